@@ -20,7 +20,7 @@ from popdist.engine.spec.operations import DIRECT, NO_PRELUDE, Described, Operat
 REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER)
 MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
-# Those in which all members that take part give arrays of one shape.
+# Operations in which all members' arrays must have the same shape.
 _OF_ONE_SHAPE = frozenset(
     (*REDUCING, *MESSAGES, Operation.BROADCAST, Operation.ALL_TO_ALL)
 )
@@ -32,14 +32,14 @@ class EngineCall(NamedTuple):
     """A call of one member.
 
     Attributes:
-        arrays: The rows that are read of each array, and those that are written. A
-            message has one row, which stands for both.
-        algorithm: That of an all-reduce; -1 to choose by size.
-        root: The member that gives or gets what the others do not, or the other member
-            of a message; -1 for none.
+        arrays: For each array, the rows to read and the rows to write. A message has
+            one row, which stands for both.
+        algorithm: The algorithm of an all-reduce; -1 to choose by size.
+        root: The root of a rooted operation, or the other member of a message; -1 for
+            none.
         name: The number of the call's name, 0 for none.
-        prelude_to: The operation whose arrays this call tells of.
-        lengths: Of an exchange, the bytes of each member's part.
+        prelude_to: The operation on the arrays that this call describes.
+        lengths: The bytes of each member's part, in an exchange.
     """
 
     operation: Operation
@@ -54,7 +54,7 @@ class EngineCall(NamedTuple):
 
     def agreed_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of arrays, where members must agree on them."""
-        # Headers, which a prelude has, are of one shape.
+        # A prelude's rows are headers, which all have one shape.
         if self.operation in _OF_ONE_SHAPE and self.prelude_to == NO_PRELUDE:
             return tuple([source.shape for source, _ in self.arrays])
         return ()

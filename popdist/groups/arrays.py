@@ -1,7 +1,7 @@
-"""What users make of arrays for the calls of groups.
+"""Arrays for the calls of groups.
 
-New arrays in the arena that the instances of the job share, and arrays whose rows are
-marked as those of the local replicas.
+New arrays in the arena that the instances of the job share, and arrays with marked
+rows: each row is a local replica's array.
 """
 
 from collections.abc import Sequence

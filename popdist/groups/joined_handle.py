@@ -52,7 +52,7 @@ class JoinedHandle(Handle[T]):
             self.run(lambda: self._result_of(call))
 
     def _result_of(self, last: Handle[Any]) -> T:
-        # Of a call that has failed, this raises the error.
+        # If a call has failed, this raises its error.
         last.result()
         return self._join([call.result() for call in self._calls])
 

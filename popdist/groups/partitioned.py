@@ -38,8 +38,8 @@ class PartitionedCalls:
 
         Args:
             parts: Each of the groups, as this instance sees it.
-            expects_marks: Warn of the first array whose rows are not marked as those
-                of replicas (ReplicaRows).
+            expects_marks: Warn of the first array without a mark that its rows are
+                replicas' arrays (ReplicaRows).
         """
         self._parts = parts
         self._rows = Parts(parts, expects_marks)
@@ -112,7 +112,7 @@ class PartitionedCalls:
         size = self.num_replicas
 
         def part_of(shape: Shape) -> Shape:
-            # What cannot be shared equally is an error of the group's call.
+            # If the row cannot be shared equally, the group's call raises an error.
             return (shape[0] // size, *shape[1:]) if shape else ()
 
         return self._alike(
@@ -217,7 +217,7 @@ class PartitionedCalls:
         out: Any,
         **kwargs: Any,
     ) -> Any:
-        """Make calls in which every replica gives an array, for that of the root."""
+        """Make calls in which every replica gives an array, and the root gets one."""
         root = self._rows.replica(root)
         prepare = self._rows.reduced if operation == "reduce" else self._rows.gathered
         rows, outs = prepare(x, root, out)
@@ -242,8 +242,8 @@ class PartitionedCalls:
         return JoinedHandle(results, join) if async_op else join(results)
 
 
-# The first base has the types of the calls that the other carries out, whose result
-# has another type with async_op=True.
+# The first base has the types of the calls, and the other carries them out. The type of
+# a result is different with async_op=True.
 class ReplicaGroups(ReplicaGroupsCalls, PartitionedCalls):  # type: ignore[misc]
     """The groups with replicas of this instance, among several groups of equal size.
 

@@ -79,7 +79,7 @@ def _divided(total: int, groups: str | None, size: int | None) -> list[range]:
 
 
 def _shares(replicas: range, counts: Sequence[int]) -> list[list[int]]:
-    """Return which rows of each member are of these replicas."""
+    """Return the indices of each member's rows that belong to these replicas."""
     starts = accumulate(counts, initial=0)
     return [
         [row for row in range(count) if start + row in replicas]

@@ -1,4 +1,4 @@
-"""The rows of local replicas, shared out among the groups that they are of."""
+"""The rows of local replicas, distributed over the replicas' groups."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from popdist.engine.group import Group
 
 T = TypeVar("T")
 
-# What the groups' calls return, one after the other. Any, because every operation
-# returns what its own docstring says.
+# The results of the groups' calls, one after the other. Any, because the operations
+# have results of different types.
 Results = Sequence[Any]
 Shape = tuple[int, ...]
 
@@ -30,17 +30,17 @@ class Part:
     """One of the groups, as this instance sees it."""
 
     group: Group
-    # Which of this instance's rows are of the group, in the order of its replicas.
+    # The indices of this instance's rows in the group, in the order of its replicas.
     rows: Sequence[int]
 
-    # Any, because which overload of a call it is depends on async_op.
+    # Any, because the overload of a call depends on async_op.
     @property
     def calls(self) -> Any:
         """The group, to make calls of it."""
         return self.group
 
     def of(self, values: Sequence[T]) -> list[T]:
-        """Return, of a value for each local replica, those of the group's."""
+        """Select the group's values from one value for each local replica."""
         return [values[row] for row in self.rows]
 
     def row_of(self, root: int) -> int | None:
@@ -57,9 +57,9 @@ class Part:
 class Parts:
     """The parts of this instance, by the numbers of their groups.
 
-    An array of theirs has a leading axis, one row for each local replica, or comes as
-    a list of as many arrays. Groups make their calls one after the other, so what a
-    later group reads is copied if an earlier one overwrites it.
+    An array for the parts has a leading axis, one row for each local replica, or comes
+    as a list of as many arrays. Groups make their calls one after the other, so a later
+    group's input is copied if an earlier group overwrites it.
     """
 
     def __init__(self, parts: Sequence[Part], expects_marks: bool) -> None:
@@ -92,7 +92,7 @@ class Parts:
         shape_of: Callable[[Shape], Shape] = tuple,
         apart: bool = False,
     ) -> tuple[list[Array], Any, list[Array]]:
-        """Return what is read, what the caller gets, and what of that is written.
+        """Return the arrays to read, the result for the caller, and its rows to write.
 
         Args:
             shape_of: Returns the shape of the result of a row, of the row's shape.
@@ -118,7 +118,7 @@ class Parts:
     def reduced(
         self, x: Any, root: int, out: Any
     ) -> tuple[list[Array], dict[int, Any]]:
-        """Return what is read, and what is written for the roots among our replicas."""
+        """Return the arrays to read, and the local roots' arrays for results."""
         rows = self.of(x)
         outs = self._of_roots(root, out)
         for row, array in outs.items():
@@ -129,7 +129,7 @@ class Parts:
     def gathered(
         self, x: Any, root: int | None, out: Any
     ) -> tuple[list[Array], dict[int, Any]]:
-        """Return what is read, and what our replicas gather in, or only the roots."""
+        """Return the arrays to read, and the local replicas' or roots' results."""
         rows = self.of(x)
         if root is not None or out is None:
             outs = self._of_roots(root or 0, out)
@@ -141,7 +141,7 @@ class Parts:
     def scattered(
         self, x: Any, root: int, out: Any
     ) -> tuple[dict[int, Any], list[Array] | None]:
-        """Return what the roots among our replicas have, and what is written."""
+        """Return the local roots' arrays to scatter, and the arrays for results."""
         rule = (
             "has nothing to scatter. Give an entry for each local replica, which for a "
             f"root is an array with a leading axis of {self._size}."
@@ -204,17 +204,17 @@ class Parts:
         return targets
 
     def _of_roots(self, root: int, out: Any) -> dict[int, Any]:
-        """Return, by their rows, what of `out` is for the roots among our replicas."""
+        """Return the entries of `out` for the local roots, by their rows."""
         if out is None:
             return {}
         rule = "out[{row}] is None. Give an array there, or no out."
         return self._entries_of_roots(root, out, rule)
 
     def _entries_of_roots(self, root: int, x: Any, missing: str) -> dict[int, Any]:
-        """Return, by their rows, the entries of the roots among our replicas.
+        """Return the entries of the local roots, by their rows.
 
         Args:
-            missing: What is wrong with one of {row} that is None, and what to do.
+            missing: The error for an entry {row} that is None, with the way out.
         """
         if x is not None:
             self._check_entries(x)

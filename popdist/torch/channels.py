@@ -1,8 +1,8 @@
 """Messages between two members of a process group, matched by their tags.
 
-For each direction between two members there is a group of the engine of its own, made
-when it is first used, and a thread that makes its calls: so a receive that waits keeps
-no other call waiting. A message is a header, its tag and bytes, and then its bytes.
+Each direction between two members has a separate group of the engine, made when it is
+first used, and a thread that makes its calls: so a waiting receive does not delay other
+calls. A message is a header with its tag and length, and then its bytes.
 """
 
 import os
@@ -32,11 +32,11 @@ _DESTROYED = "The process group was destroyed."
 
 
 class Message(Handle[int]):
-    """The handle of a send or a receive, whose result is the member that has sent it.
+    """The handle of a send or a receive. Its result is the sender's rank.
 
-    The thread that finishes it refers to no tensor any more then: torch lets other
-    threads run while it frees one, and where Python has begun to end meanwhile, it
-    stops the thread in a destructor of C++, which aborts the process.
+    The thread that finishes it holds no reference to a tensor any more: torch lets
+    other threads run while it frees one. If Python has begun to end meanwhile, it stops
+    the thread in a destructor of C++, and that aborts the process.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Message(Handle[int]):
         """
         super().__init__(lambda _: None)
         self.tag = tag
-        # Which member a receive got its tensor from.
+        # The sender of a receive's tensor.
         self.source = -1
         self._tensor: Tensor | None = tensor
         self._stall, self._describe = stall, describe
@@ -58,7 +58,7 @@ class Message(Handle[int]):
 
     @property
     def tensor(self) -> Tensor:
-        """What is sent, or what a receive fills, until it is over."""
+        """The tensor to send or to receive into, until the end of the call."""
         assert self._tensor is not None
         return self._tensor
 
@@ -109,23 +109,23 @@ class Channels:
         *,
         are_instances: bool,
     ) -> None:
-        """Make channels, none of which is open.
+        """Make channels, without opening any.
 
         Args:
             name: The secret that the members share.
             rank: This member.
-            ranks: What the members are called in errors.
-            known: A pidfd of each other member, by what it is called.
+            ranks: The numbers of the members in errors.
+            known: A pidfd of each other member, by its number in errors.
             stall: After how many seconds a wait for a message is reported.
             are_instances: They are called by their numbers in the job.
         """
         self._name, self._rank, self._ranks, self._known = name, rank, ranks, known
         self._stall, self._are_instances = stall, are_instances
-        # Guards what follows, and tells the threads that receive of a change.
+        # Guards the fields below, and notifies receiving threads of their changes.
         self._changed = threading.Condition()
-        # What the thread for each receiver is to send; it ends at None.
+        # The messages for the thread of each receiver to send; it ends at None.
         self._outgoing: dict[int, SimpleQueue[Message | None]] = {}
-        # Receives from one member, and from any; what arrived before a receive for it.
+        # Receives from one member, and from any; messages that came before a receive.
         self._expected: dict[int, list[Message]] = {}
         self._any: list[Message] = []
         self._arrived: dict[int, list[tuple[int, Tensor]]] = defaultdict(list)
@@ -170,7 +170,7 @@ class Channels:
         return message
 
     def close(self) -> None:
-        """Receive nothing more. What has been sent can still be received elsewhere.
+        """Receive nothing more. Other members can still receive sent messages.
 
         Receives that wait for a message end with an error.
         """

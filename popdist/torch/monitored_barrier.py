@@ -1,4 +1,4 @@
-"""A barrier in which member 0 finds out which members are missing."""
+"""A barrier in which member 0 detects the missing members."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,7 +12,7 @@ from popdist.engine.handle import Handle
 from popdist.errors import PopdistError
 from popdist.torch.channels import Channels, Message
 
-# What member 0 sends to the others in place of the number of a missing one.
+# Member 0 sends this to the others if no member is missing.
 _GO = -1
 
 
@@ -25,15 +25,15 @@ class MonitoredBarrier:
         """Prepare a barrier.
 
         Args:
-            channels: Those of this member.
-            ranks: What the members are called in errors.
-            number: Which barrier of the group this is, from 1: what is late for one
-                that has failed is not taken for the next one.
+            channels: This member's channels.
+            ranks: The numbers of the members in errors.
+            number: The number of this barrier in the group, from 1: a late message for
+                a failed barrier does not count for the next one.
             limit: For how many seconds to wait.
         """
         self._channels, self._ranks, self._limit = channels, ranks, limit
-        # The tags of what tells member 0 that another one is in the barrier, and of its
-        # answer. No tags of a program's: those are 0 or more.
+        # The tags of the messages from a member that is in the barrier to member 0, and
+        # of the answer. Programs' tags are different: 0 or more.
         self._arrival, self._answer = -2 * number, -2 * number - 1
 
     def report(self, rank: int) -> None:

@@ -3,8 +3,8 @@
 torch.ops.popdist.all_reduce(tensor, op, group) returns the reduction;
 torch.ops.popdist.all_reduce_(tensor, op, group) writes it over the tensor. `op` is one
 of the engine's, "sum" by default. `group` is the name of a process group of the backend
-"popdist"; "" stands for the default process group, or where there is none, for that of
-all instances of the job. torch.compile takes both into its graphs.
+"popdist"; "" stands for the default process group, or where there is none, for the
+group of all instances of the job. torch.compile takes both into its graphs.
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def _default_group() -> Group:
 def _group_named(name: str) -> Group:
     if not name:
         return _default_group()
-    # Any, because torch has a type of its own for such names.
+    # Any, because torch has a separate type for such names.
     group_name: Any = name
     group: Any = _resolve_process_group(group_name)
     if not isinstance(group, ProcessGroupPopdist):

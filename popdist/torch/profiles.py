@@ -1,4 +1,4 @@
-"""What torch.profiler records, for the timeline of the job."""
+"""The recordings of torch.profiler, for the timeline of the job."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ import warnings
 
 import torch
 
-# As in pyproject.toml: from this one, and before that one.
+# Equal to the bounds in pyproject.toml: from OLDEST on, and before TOO_NEW.
 OLDEST, TOO_NEW = (2, 10), (2, 16)
 
 

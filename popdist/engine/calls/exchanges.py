@@ -1,7 +1,7 @@
 """The collectives that hand arrays on.
 
-What they do to a replica is the same as if each were a process of its own. Arrays
-keep their bits: only reductions make NaNs canonical.
+Each replica gets the same result as if it were a separate process. Arrays keep their
+bits: only reductions make NaNs canonical.
 """
 
 from collections.abc import Sequence
@@ -273,7 +273,7 @@ class Exchanges(Membership):
         """Gather arrays of any shapes and dtypes on member `root`, -1 for all members.
 
         Args:
-            headers_of_all: What every replica's array is like, if it is known.
+            headers_of_all: The headers of all replicas' arrays, if they are known.
         """
         rows = [readable(row) for row in self._rows(x, alike=False)]
         targets = self._gather_targets(rows, out)

@@ -1,4 +1,4 @@
-"""What members tell each other of an array before it is handed over."""
+"""Headers: the descriptions of arrays that members exchange before the arrays."""
 
 from collections.abc import Sequence
 from typing import Any

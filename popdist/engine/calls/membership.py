@@ -39,7 +39,7 @@ class Membership:
     size: int
     replicas: tuple[int, ...]
     transport: Transport
-    # Whether to warn of the next array whose rows the caller has not marked.
+    # Whether to warn of the next array without the caller's mark on its rows.
     _expects_marks: bool
 
     def _use(
@@ -50,8 +50,8 @@ class Membership:
         Args:
             replicas: How many each member has; None for one, and arrays lack the axis
                 of local replicas.
-            expects_marks: The first array whose rows are not marked is worth a warning,
-                in one of the members where that could be a mistake.
+            expects_marks: Warn of the first array without marked rows, in one of the
+                members that may have left the mark out by mistake.
         """
         self._endpoint = endpoint
         self._closed = False
@@ -105,7 +105,7 @@ class Membership:
         # A forked child gets another one.
         worker = self._endpoint.worker
         if not (async_op or worker.pending):
-            # As _carry_out, which would add a tenth to a small call.
+            # The same as _carry_out, which would add a tenth to a small call.
             try:
                 return action()
             except BaseException as error:
@@ -213,7 +213,7 @@ class Membership:
         out: Any,
         shape: Sequence[int] | None = None,
     ) -> tuple[Any, Sequence[Array]]:
-        """Return what the caller gets, and its rows, which have this shape.
+        """Return the result for the caller, and its rows, which have this shape.
 
         A list for a list, and an array for an array.
         """

@@ -84,15 +84,14 @@ class Reductions(_core.Reducer, Membership):
     ) -> bool:
         """All-reduce elements in memory in place, in the common case, without detours.
 
-        For adapters of other frameworks: the address is aligned, and the numbers are
-        those of spec.dtypes. Returns False, and does nothing, where this member has
-        several rows, or calls of it are under way, or there is no core: then submit()
-        a call.
+        For adapters of other frameworks: the address is aligned, and spec.dtypes has
+        the codes. Returns False, and does nothing, where this member has several rows,
+        or calls of it are under way, or there is no core: then submit() a call.
         """
         core = self._core
         if core is None:
             return False
-        # As _shortcut, which would add to a small call.
+        # The same as _shortcut, which would add to a small call.
         try:
             return self._reduce_at(address, count, dtype, reduction) is None
         except _core.Failure:
@@ -110,18 +109,17 @@ class Reductions(_core.Reducer, Membership):
 
     @ends_group_without_memory
     def all_reduce_table(self, table: bytes, dtype: int, reduction: int) -> None:
-        """All-reduce arrays of one dtype, whose local replicas share each result.
+        """All-reduce arrays of one dtype. Local replicas share each result.
 
         For adapters of other frameworks, which check the arrays and keep them until
         this returns.
 
         Args:
-            table: Of each array 64-bit numbers: how many axes it has, their lengths,
-                the address of each local replica's row, and that of the result. A
-                result shares no memory with what is read, but for a row of its own
-                array.
+            table: 64-bit numbers for each array: how many axes it has, their lengths,
+                the address of each local replica's row, and the address of the result.
+                A result may share memory with a row of the same array only.
             dtype: The code of the elements' dtype; see spec.dtypes.
-            reduction: That of the reduction.
+            reduction: The code of the reduction.
         """
         call = table, dtype, reduction, self._usual
         reduce = partial(self.transport.reduce_table, *call)
@@ -257,8 +255,7 @@ class Reductions(_core.Reducer, Membership):
     def _gather_in_core(self, x: Any, out: Any) -> Array | bytes | None:
         """Gather arrays in one, if the core takes them as they are.
 
-        Returns None where it does not, and the headers of all members' arrays where
-        these differ.
+        Otherwise return None, or the headers of all members' arrays if these differ.
         """
         if not (self._core and self._flat and type(x) is np.ndarray):
             return None

@@ -20,8 +20,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class ReplicaRows(np.ndarray[Any, Any]):
     """An array that the caller has marked: each of its rows is a local replica's array.
 
-    What arithmetic makes of it, or an index selects, is an ordinary array again. Copies
-    and other views, such as x.copy() and x.T, are marked too.
+    The results of arithmetic and of indexing are ordinary arrays again. Copies and
+    other views, such as x.copy() and x.T, are marked too.
     """
 
     def __getitem__(self, key: Any) -> Any:
@@ -33,9 +33,10 @@ class ReplicaRows(np.ndarray[Any, Any]):
         return array[()] if array.ndim == 0 else np.asarray(array)
 
 
-# What calls take as they are, without converting it first.
+# Calls take arrays of these types without converting them first.
 ARRAY_TYPES = {np.ndarray, ReplicaRows}
-# What stands for several arrays. A union, `list | tuple`, is made anew in each call.
+# Types that stand for several arrays. A tuple, because isinstance() would make the
+# union `list | tuple` anew in each call.
 LIST_TYPES = (list, tuple)
 
 
@@ -90,7 +91,7 @@ def written(x: object, argument: str = "out") -> Array:
 
 
 def wrong_rows(given: int, replicas: int) -> ValueError:
-    """Return the error for an array whose rows are not those of the local replicas."""
+    """Return the error for an array that lacks one row for each local replica."""
     return ValueError(
         f"{given} rows are given, but this instance has {replicas} replicas in the "
         f"group. Give popdist.rows(x), where x has a leading axis of {replicas}, one "

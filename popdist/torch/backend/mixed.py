@@ -113,8 +113,8 @@ def serve_mixed_groups(own: str) -> None:
         return usual(*changed.args, **changed.kwargs)
 
     def make_first(call: inspect.BoundArguments, devices: dict[str, str]) -> Any:
-        # Of several backends torch makes popdist's alone if that comes first. It may
-        # lack the one of a device that this machine does not have.
+        # If popdist comes first, torch makes no other backend. The other backend's
+        # device may be missing on this machine.
         ordered = {"cpu": own, **devices}
         pairs = ",".join(f"{device}:{name}" for device, name in ordered.items())
         group, store = make(call, backend=dist.Backend(pairs))

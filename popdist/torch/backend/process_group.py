@@ -35,8 +35,8 @@ class ProcessGroupPopdist(  # type: ignore[misc]
 ):
     """A process group of processes on one host, or of instances."""
 
-    # What torch calls the group, and what it is for. torch keeps these in backends that
-    # are written in C++, of which there are none.
+    # torch's name for the group, and its purpose. torch keeps these in backends in C++,
+    # and this group has none.
     group_name: Any = ""
     group_desc = ""
 
@@ -57,8 +57,8 @@ class ProcessGroupPopdist(  # type: ignore[misc]
             rank: This member.
             size: How many members there are.
             timeout: How long a call waits for the others.
-            ranks: What the members are called in errors; their numbers by default.
-            parent: The default group, which has these members; None for that itself.
+            ranks: The numbers of the members in errors; by default from 0 on.
+            parent: The default group, which has these members; None if this is it.
         """
         # Only this constructor of torch's makes a group that Python can extend.
         super().__init__(rank, size)  # type: ignore[call-arg]
@@ -90,7 +90,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         # How many monitored barriers this member has been in.
         self._barriers = 0
 
-    # --- What torch.distributed asks of a group
+    # --- The methods that torch.distributed calls
 
     def getBackendName(self) -> str:
         """Return "popdist"."""
@@ -131,7 +131,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
 
     @property
     def options(self) -> "ProcessGroupPopdist":
-        """What has `_timeout`."""
+        """The object with the attribute `_timeout`: the group itself."""
         return self
 
     supports_splitting = False

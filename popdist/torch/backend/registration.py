@@ -73,8 +73,8 @@ def _replace_monitored_barrier() -> None:
 def _replace_flight_recorder() -> None:
     """Let torch attach its flight recorder to no group of this backend.
 
-    torch 2.15 attaches one to each group whose backend is not in C++. A process group
-    in Python has no backend, so attaching one fails.
+    torch 2.15 attaches one to each group without a backend in C++. A process group in
+    Python has no backend at all, so attaching one fails.
     """
     usual = getattr(distributed_c10d, "_maybe_attach_flight_recorder", None)
     if usual is None:

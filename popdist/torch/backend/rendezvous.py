@@ -34,7 +34,7 @@ _PAUSE = 0.02
 # For how long torch may try to connect to it.
 _CONNECTION = timedelta(seconds=5)
 
-# What torch calls for an address: it yields a store, a rank and a size.
+# torch calls such a function for an address: it yields a store, a rank and a size.
 Rendezvous = Callable[..., Iterator[tuple[Store, int, int]]]
 
 
@@ -145,7 +145,7 @@ def _connected(
 
 
 def _first_host() -> str:
-    """Return the address or the name by which this process reaches instance 0's host.
+    """Return the address or name for connections to instance 0's host.
 
     Raises:
         ArenaError: Only the name is known, and has no address here.

@@ -11,17 +11,17 @@ from torch.distributed.distributed_c10d import Store
 from popdist.errors import ArenaError
 
 _KEY = "popdist"
-# For how many seconds a store may not answer: as a rule its process has ended, which
-# is detected meanwhile where that is a member.
+# For how many seconds a store may fail to answer. Usually its process has ended; if it
+# was a member, that is detected meanwhile.
 _SILENCE = 2.0
 
 
 class StoredName:
     """A secret that member 0 chooses for each group, and the others look up.
 
-    A store may outlive groups, and jobs: torchrun's serves all attempts. So what is
-    found there may be the name of an earlier group, and is looked up again as long as
-    nothing listens at its address.
+    A store may outlive groups, and jobs: torchrun's serves all attempts. So the stored
+    name may belong to an earlier group, and is looked up again until a process listens
+    at its address.
     """
 
     def __init__(self, store: Store, rank: int) -> None:
@@ -33,7 +33,7 @@ class StoredName:
         self._store = store
         # When the store began to fail, if it does.
         self._failing: float | None = None
-        # The name, or the last one that was stored, and which torch member 0 has.
+        # The name, or the last stored name, and the version of member 0's torch.
         self.chosen, self._torch = "", _torch_version()
         if rank == 0:
             self.chosen = secrets.token_hex(16)
@@ -67,7 +67,7 @@ class StoredName:
         """Warn if this member has another torch than member 0.
 
         Args:
-            first: What member 0 is called, and `own` what this one is.
+            first: Member 0's number in the warning; `own` is this member's.
         """
         if self._torch != _torch_version():
             warnings.warn(

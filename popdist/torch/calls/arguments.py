@@ -1,6 +1,6 @@
-"""Checks of what torch.distributed passes to a process group.
+"""Checks of the arguments that torch.distributed passes to a process group.
 
-Where torch's own groups have a phrase for what is wrong, the sentence begins with it.
+If torch's own groups have a phrase for an error, the message begins with it.
 """
 
 from collections.abc import Sequence
@@ -113,7 +113,7 @@ def single(call: str, values: Sequence[T], kind: str) -> T:
 
 
 def check_dense(call: str, tensors: Sequence[Tensor]) -> None:
-    """Check the tensors of a coalesced call, all of which go in one piece."""
+    """Check the tensors of a coalesced call. All of them go in one piece."""
     check_not_empty(call, tensors)
     first = tensors[0]
     for index, tensor in enumerate(tensors):

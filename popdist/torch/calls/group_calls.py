@@ -29,13 +29,13 @@ from popdist.torch.tensors.within import Within
 # Any, because torch declares no type for what asks whether a profiler runs.
 _autograd: Any = torch.autograd
 is_profiled: Callable[[], bool] = _autograd._profiler_enabled
-# What a call takes for a list of tensors: one may stand for a list of it.
+# A list of tensors; a single tensor stands for a list of one.
 Tensors = Tensor | Sequence[Tensor]
 Step = Callable[[Within], Any]
-# Up to here a call is deferred to the thread that waits for it, which computes nothing
-# meanwhile. Longer ones begin at once, beside it.
+# Calls of up to so many bytes are deferred to the thread that waits for them: it
+# computes nothing meanwhile. Longer ones begin at once, beside it.
 _DEFERRED_BYTES = 1 << 20
-# As many small works of others may come before the one that is waited for.
+# How many works with one number as their result are kept, for a wait by torch's C++.
 _MOST_KEPT = 64
 
 
@@ -107,8 +107,7 @@ class ProcessGroupCalls:
             opts: torch's options of the call.
             timeout: How long to wait for it, as in the options; None or less than 0 for
                 the group's, after which the call ends the group.
-            operation: What errors and the profiler call it; by default the name of the
-                function.
+            operation: The name in errors and in the profile; by default the function's.
             written: The dense tensors that it writes; by default all of its result.
         """
         name = operation or getattr(call, "func", call).__name__
@@ -170,8 +169,8 @@ class ProcessGroupCalls:
         """Return the work of an asynchronous call."""
         work = EngineWork(handle, result, limit)
         # DistributedDataParallel.join() leaves the work of its count of members to
-        # torch's C++. That keeps a work alive, but not the methods that Python gives
-        # it: to wait for it then would never end.
+        # torch's C++. That keeps a work alive, but not its Python methods: a wait for
+        # it would never end then.
         if _is_one_number(result):
             self._kept.append(work)
         if self._coalesced is not None:
@@ -193,7 +192,7 @@ class ProcessGroupCalls:
 
         Args:
             read: The dense tensors that it only reads.
-            written: Those that it writes; by default all of its result.
+            written: The tensors that it writes; by default all of its result.
         """
         check_exchanged(operation, read, ())
         within = Within(self._group)

@@ -136,7 +136,7 @@ class ReductionCalls(ProcessGroupCalls):
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> Any:
-        """Reduce lists of tensors, of which member i gets the i-th."""
+        """Reduce lists of tensors; member i gets the i-th result."""
         out = single("reduce_scatter", listed(outputs), "output tensor list")
         parts = single("reduce_scatter", lists_of(inputs), "input list")
         if len(parts) != self._group.size:
@@ -169,7 +169,7 @@ class ReductionCalls(ProcessGroupCalls):
     def reduce_scatter_single(
         self, output: Tensor, input_: Tensor, opts: Any = None
     ) -> Any:
-        """Reduce a tensor, of which member i gets the i-th part."""
+        """Reduce a tensor; member i gets the i-th part."""
         return self.reduce_scatter_single_coalesced([output], [input_], opts)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -177,7 +177,7 @@ class ReductionCalls(ProcessGroupCalls):
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
-        """Reduce each of several tensors, of which member i gets the i-th part."""
+        """Reduce each of several tensors; member i gets the i-th part of each."""
         made = self._in_core.reduce_scatter(outputs, inputs, opts)
         if made is not None:
             return self._work_in_core("reduce_scatter", made, outputs)
@@ -203,7 +203,7 @@ def _scatter_reduction(
     """Reduce a tensor of as many equal parts as there are members to this one's part.
 
     Args:
-        name: What the engine calls the reduction; None if it has no such one.
+        name: The engine's name of the reduction; None if the engine does not have it.
     """
     if name is not None:
         tensors.reduce_scatter(group, whole, as_real(output), name)

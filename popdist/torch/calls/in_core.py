@@ -1,8 +1,7 @@
-"""The calls of torch.distributed that the engine's core takes as they are.
+"""The calls of torch.distributed that run in the engine's core, without Python's steps.
 
-They are those of one dense tensor of the CPU, or of one that is read and one that is
-written, that are over when they return. Small ones take longer in Python than among the
-members.
+These are synchronous calls on one dense CPU tensor, or on a dense source and a dense
+target. With small tensors the Python code takes longer than the exchange.
 """
 
 from datetime import timedelta
@@ -32,7 +31,7 @@ def _reductions() -> bytes:
 
 
 _TORCH = (
-    # DLPack's table of functions, by which the core reads tensors.
+    # DLPack's table of functions: the core reads tensors with it.
     getattr(_Tensor, "__dlpack_c_exchange_api__", None),
     Tensor,
     _Tensor.is_neg,

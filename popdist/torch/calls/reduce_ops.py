@@ -74,7 +74,7 @@ def engine_op(op: Any, dtype: torch.dtype) -> str | None:
 
 
 def _factor_of(op: Any) -> Any:
-    """Return the factor of a PREMUL_SUM, of which torch 2.10 has no attribute."""
+    """Return the factor of a PREMUL_SUM. torch 2.10 has no attribute for it."""
     return op.factor if hasattr(op, "factor") else op.__getstate__()[1]
 
 
@@ -97,8 +97,8 @@ def check_sparse(op: Any, tensor: Tensor) -> None:
         raise InvalidArgumentError(
             f"popdist allreduce: unsupported reduction operation of sparse: {op}."
         )
-    # torch.distributed gives a complex one as real numbers, by which the sum would not
-    # get to the caller's.
+    # torch.distributed passes real views of a complex tensor, and the sum would not
+    # reach the caller's tensor.
     base = tensor if tensor._base is None else tensor._base
     if tensor.layout is not torch.sparse_coo or base.is_complex():
         raise InvalidArgumentError(
@@ -141,7 +141,7 @@ def reduce_sparse(group: "Group | Within", own: Sequence[Tensor]) -> None:
     total = torch.sparse_coo_tensor(
         torch.cat(indices, 1), torch.cat(values), local.shape, check_invariants=True
     ).coalesce()
-    # Also to those whose gradients are computed.
+    # Tensors that require gradients are written to, too.
     with torch.no_grad():
         for tensor in own:
             tensor.copy_(total)

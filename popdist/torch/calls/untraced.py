@@ -1,13 +1,13 @@
-"""Functions that torch.compile calls as they are.
+"""Functions that torch.compile must call without compiling them.
 
-What it cannot take into a graph runs in Python, beside the graphs, and it would compile
-each Python function there, too: a process group's methods, which it cannot trace.
+Code that it cannot take into a graph runs in Python, between the graphs. It would
+compile the Python functions there, too, but it cannot trace a process group's methods.
 """
 
 from inspect import isfunction
 from typing import Any, TypeVar
 
-# What torch._dynamo uses itself, which takes a second to import.
+# The C module behind torch._dynamo, because torch._dynamo takes a second to import.
 from torch._C._dynamo import eval_frame
 
 # Any, because torch declares no types for these.

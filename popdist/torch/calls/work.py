@@ -1,4 +1,4 @@
-"""What asynchronous calls of torch.distributed return, over an engine's handle."""
+"""Works: the results of torch.distributed's asynchronous calls, over engine handles."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,8 +55,8 @@ class EngineWork(dist.Work):
         """Make the work of a call.
 
         Args:
-            handle: The engine's.
-            result: What `result()` and the future have when it is over.
+            handle: The engine's handle.
+            result: The value of `result()` and of the future after the call.
             timeout: Returns for how many seconds wait() blocks if it is given none.
                 Without it, wait() blocks until the call ends, by its own timeout.
         """
@@ -181,5 +181,5 @@ class CoalescedWork(dist.Work):
 
 _COMPLETED: Handle[None] = Handle(lambda _: None)
 _COMPLETED.run(lambda: None)
-# For calls whose caller does not need a work of its own.
+# For calls with a caller that needs no separate work.
 DONE = CompletedWork()

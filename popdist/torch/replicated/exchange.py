@@ -1,4 +1,4 @@
-"""What instances exchange for one training model: weights once, gradients each step."""
+"""The instances' exchanges for one training model: weights once, then gradients."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,11 @@ class GradientExchange:
 
     def __init__(self, members: Members) -> None:
         self.members = members
-        # Which parameters have gradients, once that is agreed upon.
+        # For each parameter, whether it has gradients. None before the first step.
         self._used: list[bool] | None = None
 
     def broadcast(self, weights: Sequence[torch.Tensor], root: int = 0) -> None:
-        """Overwrite the weights with those of one instance."""
+        """Overwrite the weights with one instance's weights."""
         group = self.members.instances
         if group is not None and weights:
             with torch.no_grad():
@@ -60,9 +60,9 @@ class GradientExchange:
         return rows[0]
 
     def _agree(self, rows: Sequence[Row], names: Sequence[str]) -> list[bool]:
-        """Return which parameters have gradients on some instance.
+        """Return for each parameter whether it has gradients on some instance.
 
-        What they are in the first step they are in all that follow.
+        The answer of the first step holds for all further steps.
         """
         own = [any(g is not None for g in column) for column in zip(*rows, strict=True)]
         if self._used is None:

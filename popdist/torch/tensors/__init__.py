@@ -1,11 +1,11 @@
 """The calls of an engine group on torch tensors: by address, never through numpy.
 
-Every function takes the group first: that of popdist.instance_group(), where each
-member gives one tensor, or one with replicas, such as popdist.replica_group(). They are
+Every function takes the group first: popdist.instance_group(), where each member gives
+one tensor, or a group with replicas, such as popdist.replica_group(). The functions are
 collective: all members make the same calls in the same order, with tensors of one dtype
 and shape.
 
-- Tensors need not be contiguous: what is not goes through copies.
+- Tensors need not be contiguous: other tensors go through copies.
 - Reductions take float32, float64, float16, bfloat16, bool and all integers, as "sum",
   "mean", "min", "max" or "prod". float16 and bfloat16 are added up in float32. Calls
   that only hand tensors on take every dtype, complex ones too.
@@ -16,8 +16,8 @@ and shape.
   and `handle.result()` is there then. Tensors must not be touched before that.
 - With async_op="deferred" it does, too, and `wait()` makes the call itself if it comes
   within 2 ms: no other thread has to be woken for it.
-- `name` is the name of the call among the members: where popdist.named.order makes a
-  call, pass on the name that it gives.
+- `name` is the name of the call among the members: if popdist.named.order makes a call,
+  pass its name on.
 
 Autograd does not see these calls.
 """

@@ -32,7 +32,7 @@ def broadcast(
     async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
-    """Overwrite tensors with those of member `root`, and return the list of them."""
+    """Overwrite tensors with member `root`'s tensors, and return the list of them."""
     owner, number = group.owner_of(root)[0], number_of(name)
     (check if group.rank == owner else check_written)(*tensors)
 

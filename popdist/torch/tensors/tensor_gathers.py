@@ -38,7 +38,7 @@ def all_gather(
 
     Args:
         out: A tensor with as many elements as all of the sources, or a list of a
-            tensor for each member, whose sizes may differ. The source may be its part.
+            tensor for each member; sizes may differ. The source may be its part.
     """
     lengths = _check_parts(group, source, out)
     check_written(*([out] if isinstance(out, Tensor) else out))
@@ -63,9 +63,10 @@ def gather(
     async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
-    """Gather every member's tensor in `out` of member `root`, and return that there.
+    """Gather every member's tensor in `out` of member `root`, and return it there.
 
-    Tensors are of one size. Elsewhere `out` is None, and so is what is returned.
+    All tensors have the same size. Elsewhere `out` is None, and the function returns
+    None.
     """
     check(source)
     owner, number = group.owner_of(root)[0], number_of(name)
@@ -98,9 +99,9 @@ def scatter(
     async_op: AsyncOp = False,
     name: str | None = None,
 ) -> Any:
-    """Give each member its part of what member `root` has, in `out`; return that.
+    """Give each member its part of member `root`'s source in `out`, and return `out`.
 
-    The source is None elsewhere. Parts are of one size.
+    The source is None elsewhere. All parts have the same size.
     """
     check_written(out)
     owner, number = group.owner_of(root)[0], number_of(name)
@@ -171,7 +172,7 @@ def gathered_numbers(
 def _destination_of_parts(
     out: Tensor | Sequence[Tensor], own: Rows, rank: int
 ) -> tuple[Rows, Sequence[Copy[Tensor]]]:
-    """Return the row that a call gathers in, and what is copied when it is over.
+    """Return the row for a gather's result, and the copies to make at the end.
 
     This member's part of it may be where its own tensor lies already.
     """
@@ -191,10 +192,11 @@ def _joined(source: Tensor | Sequence[Tensor]) -> Tensor:
 def _check_parts(
     group: Group | Within, one: Tensor, parts: Tensor | Sequence[Tensor]
 ) -> list[int]:
-    """Return the bytes of each member's part of what is gathered or scattered.
+    """Return the bytes of each member's part in a gather or scatter.
 
     Raises:
-        ValueError: They are not those of all members, or this one's is not like `one`.
+        ValueError: There is not a part for each member, or this member's part does not
+            match `one`.
     """
     check(one)
     if isinstance(parts, Tensor):

@@ -143,7 +143,7 @@ def reduce_in_place(group: Group, tensor: Tensor, reduction: int) -> bool:
     """All-reduce one tensor in place, if that takes no preparation.
 
     Args:
-        reduction: The engine's code. That of a mean is not for bools.
+        reduction: The engine's code; not the mean's for bools.
 
     Returns:
         Whether the tensor was reduced. If not, nothing was done: call all_reduce().
@@ -155,7 +155,7 @@ def reduce_in_place(group: Group, tensor: Tensor, reduction: int) -> bool:
 
 
 def _code_in_place(tensor: Tensor) -> int | None:
-    """Return the engine's code of a tensor whose memory it can reduce, or None."""
+    """Return the engine's code for a tensor that it can reduce in place, or None."""
     if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
         return None
     return CODES.get(tensor.dtype)
@@ -175,7 +175,7 @@ def _is_reduced_now(group: Group | Within, array: TensorArray, op: str) -> bool:
 def _local_pairs(
     arrays: Sequence[TensorArray], results: Sequence[TensorArray], replicas: int
 ) -> list[tuple[Sequence[Tensor], Sequence[Tensor]]]:
-    """Return, of each array, the local replicas' tensors, and those of its result.
+    """Return the local replicas' tensors and the result's tensors of each array.
 
     Raises:
         TypeError: One has no dtype that can be reduced.

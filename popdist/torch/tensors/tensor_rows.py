@@ -9,7 +9,7 @@ from torch import Tensor
 from popdist.engine.rows import BYTES, Extent, Framework, Rows
 from popdist.engine.spec.dtypes import DTYPES
 
-# What a call takes for one array: a tensor, or one for each local replica.
+# One array of a call: a tensor, or one for each local replica.
 TensorArray = Tensor | Sequence[Tensor]
 
 CODES = {
@@ -118,9 +118,9 @@ def is_row(tensor: Tensor) -> bool:
 
 
 def rows_of(tensors: Sequence[Tensor], code: int) -> Rows:
-    """Return the rows that contiguous tensors are, which are alike.
+    """Return contiguous tensors of one size as rows.
 
-    As torch's own groups, members need not agree on how many axes they have.
+    Members need not agree on the number of axes, as in torch's own groups.
     """
     places = tuple([tensor.data_ptr() for tensor in tensors])
     return Rows(places, (tensors[0].numel(),), code, tensors)
@@ -170,7 +170,7 @@ def _copy_bytes(memory: Tensor, begin: int, tensor: Tensor) -> None:
 
 TORCH: Framework[Tensor] = Framework(
     extent_of=_extent_of,
-    # As torch's own groups, members need not agree on how many axes a tensor has.
+    # Members need not agree on the number of axes, as in torch's own groups.
     shape_and_code=lambda tensor: ((tensor.numel(),), code_of(tensor.dtype)),
     readable=readable,
     new_bytes=partial(torch.empty, dtype=torch.uint8),

@@ -1,4 +1,4 @@
-"""A group inside one of its own calls: its operations are steps of that call."""
+"""A group inside one of its calls: its operations are steps of that call."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Within:
-    """What the functions of popdist.torch.tensors take in place of a group there."""
+    """Takes the place of the group in the functions of popdist.torch.tensors."""
 
     def __init__(self, group: Group) -> None:
         self.transport = group.transport
