@@ -105,6 +105,7 @@ def judge(
         rules.mpirun_refused()
         or rules.aborted()
         or rules.daemon_killed()
+        or rules.host_lost_first()
         or rules.instances_failed()
         or rules.mpirun_ended_with_0()
         or rules.stopped()
@@ -220,6 +221,18 @@ class _Rules:
                 ):
                     break
         return place
+
+    def host_lost_first(self) -> Verdict | None:
+        """A host was lost, and instances of other hosts failed before poprun knew.
+
+        Links by TCP detect the loss within a second, poprun's connection after ten. A
+        host that could still be reached would have told the ends of its instances.
+        """
+        lost = self._event(HostLost)
+        if lost is None or not lost.ranks or self.reason is not Reason.FAILED:
+            return None
+        exited = {event.rank for event in self.events if isinstance(event, Exited)}
+        return None if exited.intersection(lost.ranks) else self._host_lost()
 
     def instances_failed(self) -> Verdict | None:
         if not self.failed or self.reason not in BY_FAILURE:

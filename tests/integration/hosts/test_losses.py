@@ -205,6 +205,38 @@ def test_a_host_that_is_cut_off_is_named_and_cleans_up_by_itself(bed: Bed) -> No
     assert "The host h1 was lost: it does not answer" in stderr
 
 
+def test_a_host_that_is_cut_off_is_the_cause_although_others_fail_before(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=2)
+    program = (
+        "import os, numpy as np, popdist\n"
+        "group = popdist.instance_group()\n"
+        "group.barrier()\n"
+        "open(f'/tmp/runs-{group.rank}', 'w').close()\n"
+        "while True: group.all_reduce(np.ones(1000))\n"
+    )
+    job = bed.front.start(
+        *("poprun", "--mpirun=local", "--offline-mode=yes", "--host=h0,h1", "-n2"),
+        *("python3", "-c", program),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not bed["h1"].path("/tmp/runs-1").exists():
+        assert job.poll() is None, job.communicate()
+        time.sleep(0.02)
+
+    bed["h1"].link.cut()
+
+    _, stderr = job.communicate(timeout=200)
+    assert "PeerLostError: Instance 1 on h1 has ended, or closed the group" in stderr
+    assert stderr.splitlines()[-1] == (
+        "poprun: error: The host h1 was lost: it does not answer or acknowledge what "
+        "is sent. Instance 1 was on it, and the job was stopped."
+    )
+    assert job.returncode == 125
+
+
 @pytest.mark.parametrize("mpi", MPIS)
 def test_a_host_that_is_cut_off_cleans_up_although_its_agent_was_killed(
     bed: Bed, mpi: str

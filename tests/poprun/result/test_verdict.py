@@ -23,6 +23,7 @@ from poprun.wire.events import (
     Event,
     Exited,
     FailedInFinalize,
+    HostLost,
     Interrupted,
     MpirunExited,
     MpirunRefused,
@@ -123,6 +124,24 @@ def stopped_by(reason: Reason, rank: int | None = None) -> Cause:
 
 
 # --- Instances.
+
+
+LOST = HostLost(host="h1", ranks=(1,), why="it does not answer")
+
+
+def test_a_lost_host_is_the_cause_if_it_told_no_end_after_a_failure() -> None:
+    cause, failure = stopped_by(Reason.FAILED, 0), exited(0, 1 << 8, 5)
+
+    verdict = outcome(cause, [failure, LOST])
+
+    assert verdict.exit_code == 125
+    assert verdict.sentence == (
+        "The host h1 was lost: it does not answer. Instance 1 was on it, and the job "
+        "was stopped."
+    )
+    # This one could be reached when the other instance failed, and was lost later.
+    reachable = outcome(cause, [failure, exited(1, 15, 6, by_itself=False), LOST])
+    assert (reachable.exit_code, reachable.first) == (1, failed(0, 1 << 8, 5))
 
 
 def test_success_is_0_and_without_a_word() -> None:
