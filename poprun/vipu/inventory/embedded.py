@@ -1,7 +1,6 @@
 """The inventory of one user on one machine, and a server's own: a SQLite database."""
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -30,8 +29,6 @@ class EmbeddedInventory(Inventory):
         is_copy: Work on a copy, which goes with this object.
         longest_step_s: See `leases.advance_clock`. Without a server the inventory
             is looked at now and then only, by jobs that renew their leases or start.
-        look_pause_s: The least time between looks for dead leases by requests. One look
-            takes 30 us of each process, and a full server refuses most requests.
     """
 
     def __init__(
@@ -44,11 +41,8 @@ class EmbeddedInventory(Inventory):
         syncs: bool = True,
         is_copy: bool = False,
         longest_step_s: float = 20.0,
-        look_pause_s: float = 0.0,
     ) -> None:
         self.location = os.fspath(path)
-        self._look_pause_s = look_pause_s
-        self._next_look = 0.0
         self._database = Database(
             self.location, timeout_s, syncs=syncs, is_copy=is_copy
         )
@@ -63,12 +57,12 @@ class EmbeddedInventory(Inventory):
         if operation == "end_dead_leases":
             return self._end_dead_leases()
         if operation.startswith(("list_", "get_partition")):
-            self._look_for_dead_leases()
+            self._end_dead_leases()
         try:
             return self._attempt(operation, arguments)
         except errors.VipuError as error:
             is_failure = isinstance(error, errors.InventoryError)
-            if is_failure or not self._look_for_dead_leases():
+            if is_failure or not self._end_dead_leases():
                 raise
         return self._attempt(operation, arguments)
 
@@ -89,13 +83,6 @@ class EmbeddedInventory(Inventory):
         with self._transaction(write=True) as db:
             is_needed = _needs_cluster(db, num_ipus, num_ilds)
             return machines.create_cluster(db, request) if is_needed else None
-
-    def _look_for_dead_leases(self) -> tuple[Lease, ...]:
-        now = time.monotonic()
-        if now < self._next_look:
-            return ()
-        self._next_look = now + self._look_pause_s
-        return self._end_dead_leases()
 
     def _end_dead_leases(self) -> tuple[Lease, ...]:
         # Most often there are none, and then others need not wait.

@@ -24,8 +24,6 @@ from poprun.vipu.rules import presets
 from poprun.vipu.server.application import SWEEP_S, Service
 from poprun.vipu.server.http_server import BACKLOG, HttpServer, Listener
 
-# Between looks for dead leases. The launch of a job takes longer.
-LOOK_PAUSE_S = 0.1
 # Descriptors that are not connections.
 SPARE_DESCRIPTORS = 64
 NO_POD = "none"
@@ -110,12 +108,7 @@ def serve(
     # No holder's host has an empty name: two machines may have one name, so a holder
     # under another boot is not known to be gone.
     opened = EmbeddedInventory(
-        path,
-        host="",
-        timeout_s=timeout,
-        strict=True,
-        longest_step_s=2 * SWEEP_S,
-        look_pause_s=LOOK_PAUSE_S,
+        path, host="", timeout_s=timeout, strict=True, longest_step_s=2 * SWEEP_S
     )
     with closing(opened) as inventory:
         if is_new and pod != NO_POD:

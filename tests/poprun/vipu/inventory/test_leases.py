@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -309,10 +309,7 @@ def test_a_long_wait_ends_no_lease_of_a_living_process(
 
 @pytest.fixture
 def served(path: Path, inventory: EmbeddedInventory) -> Iterator[EmbeddedInventory]:
-    """The inventory as a server opens it, but without a pause between looks.
-
-    The machine of a server has no name of a holder.
-    """
+    """The inventory as a server opens it, whose machine has no name of a holder."""
     opened = EmbeddedInventory(path, host="", longest_step_s=2)
     yield opened
     opened.close()
@@ -367,20 +364,6 @@ def test_a_server_looks_at_all_holders_on_its_machine(
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 
             assert len(served.list_partitions()) == 4 - number
-
-
-def test_requests_look_for_dead_holders_once_in_a_pause_and_the_sweep_always(
-    path: Path, holder: Holder, launch: Launch
-) -> None:
-    with closing(EmbeddedInventory(path, host="", look_pause_s=1e9)) as server:
-        with other_process() as child:
-            theirs = replace(holder, process=liveness.identify(child.pid))
-            lease = launch("P", holder=theirs).lease
-            assert len(server.list_partitions()) == 1
-
-        assert len(server.list_partitions()) == 1
-        assert server.end_dead_leases() == (lease,)
-        assert server.list_partitions() == ()
 
 
 def test_a_refusal_looks_at_no_lease_of_another_machine(
