@@ -22,9 +22,10 @@ enum {
     GOODBYE = -1,
     /* The tag of frames over an idle connection. */
     HEARTBEAT = -2,
-    /* The kernel's repetitions of unanswered data after which a host has lost power or
-     * its network: one after 0.2 s, the next 0.4 s later, and so on, twice as long each
-     * time. The kernel of a stopped process still answers. */
+    /* After so many repetitions of unanswered data by the kernel, a host is taken to
+     * have lost power or its network: the first comes after 0.2 s, the next 0.4 s later,
+     * and each further one after twice as long. The kernel of a stopped process still
+     * answers. */
     MOST_REPEATS = 2,
     /* The most bytes of one read, except for longer messages. */
     BUFFER_BYTES = 16 << 10,

@@ -14,8 +14,8 @@ typedef struct {
     bool open;
     Py_buffer memory;
     /* One call at a time. A thread with the GIL may read `busy`, which is quicker than a
-     * lock. The gate is a lock that is closed while a call runs: the end of a call opens
-     * it for one waiting thread. Many calls may end before that thread runs, and none of
+     * lock. The gate is a lock, closed while it is held: the end of a call opens it
+     * for one waiting thread. Many calls may end before that thread runs, and none of
      * them may open the gate again: a semaphore would count them. */
     bool busy;
     unsigned long call_thread; /* the call's thread, once it lets others run, else 0 */

@@ -76,7 +76,7 @@ typedef enum {
     RECEIVE,
     NEGOTIATION, /* for messages: an exchange of requests for calls */
     REDUCE_TO_NODES, /* a step of a reduction over hosts: members announce that one */
-    NO_PRELUDE = BARRIER, /* a call that is not a prelude */
+    NO_PRELUDE = BARRIER, /* no call is a prelude to a barrier, which has no arrays */
 } operation;
 
 typedef enum { ONESHOT, DIRECT, RING, IN_ARENA } algorithm;
