@@ -400,7 +400,7 @@ def _shared_name_of_hydra(proc: str) -> str:
 
 
 def _ancestor(names: tuple[str, ...], proc: str) -> str:
-    """Return what identifies the nearest process above with one of these names.
+    """Return an identifier of the nearest process above with one of these names.
 
     Its number, its start time, and what only its own user may read of it: where the
     kernel has put its parts in memory, at random.

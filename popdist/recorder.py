@@ -88,7 +88,7 @@ class ProcessRecorder:
         )
 
     def add_profile(self, export: Callable[[str], object]) -> None:
-        """Add what a profiler has recorded.
+        """Add a profiler's recording.
 
         Args:
             export: Writes it to a file of this name.

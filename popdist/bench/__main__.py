@@ -52,7 +52,7 @@ class Arguments:
     tune: Path | None = None
 
 
-# All else says what of the comparison is wanted, and would mean nothing to --tune.
+# The other options select parts of the comparison, and have no meaning with --tune.
 _FOR_TUNING = {"tune", "seconds"}
 _MOST_LOAD = 1024
 

@@ -29,7 +29,7 @@ def most_members(dtypes: Sequence[str]) -> int:
 
 
 def source(length: int, dtype: str, rank: int) -> Array:
-    """Return what a member contributes."""
+    """Return a member's contribution."""
     return _filled(length, dtype, (np.arange(_PERIOD) + rank) % _PERIOD)
 
 

@@ -1,4 +1,4 @@
-"""Busy processes beside the members: what a machine with other work on it does."""
+"""Busy processes beside the members, as on a machine with other work."""
 
 import contextlib
 import os

@@ -52,7 +52,7 @@ class Mpi:
         self._in_place = mpi.IN_PLACE
 
     def runner(self, task: Task) -> Run:
-        """Return what carries this task out."""
+        """Return a function that carries this task out."""
         sources: Sequence[Any] = task.inputs
         if task.operation == "all_reduce":
             sources = [self._in_place] * len(sources)
@@ -71,7 +71,7 @@ class TorchGroup:
         self._group = {} if group is None else {"group": group}
 
     def runner(self, task: Task) -> Run:
-        """Return what carries this task out."""
+        """Return a function that carries this task out."""
         sources = tensors_of(self._torch, task.inputs)
         if task.operation == "all_reduce":
             return run_each(self._call("all_reduce"), sources)
@@ -96,7 +96,7 @@ class DeepSpeed:
         self._all_reduce = all_reduce
 
     def runner(self, task: Task) -> Run:
-        """Return what carries this task out, or raises an error."""
+        """Return a function that carries this task out, or raises an error."""
         if task.operation == "all_reduce":
             return run_each(self._all_reduce, tensors_of(self._torch, task.inputs))
 

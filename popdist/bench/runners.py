@@ -22,11 +22,11 @@ class Candidate(Protocol):
     name: str
 
     def runner(self, task: Task) -> Run:
-        """Return what carries this task out, with nothing else in its loop."""
+        """Return a function that carries this task out and does nothing else."""
 
 
 def run_pairs(call: Callable[..., object], *columns: Sequence[Any]) -> Run:
-    """Return what calls with the first of each of two columns, the second, and so on.
+    """Return a function that calls with a pair from two columns, for each pair in turn.
 
     With neither `*` nor keywords in the loop: those take longer than the loop itself.
     """
@@ -40,7 +40,7 @@ def run_pairs(call: Callable[..., object], *columns: Sequence[Any]) -> Run:
 
 
 def run_each(call: Callable[..., object], column: Sequence[Any]) -> Run:
-    """Return what calls with the first of a column, the second, and so on."""
+    """Return a function that calls with each value of a column in turn."""
 
     def run(count: int) -> None:
         for x in column[:count]:
@@ -70,7 +70,7 @@ class Engine:
         self._algorithm = algorithm
 
     def runner(self, task: Task) -> Run:
-        """Return what carries this task out."""
+        """Return a function that carries this task out."""
         if self._caller is not None:
             return self._caller.runner(task)
         call, results = getattr(self.group, task.operation), task.results
@@ -103,7 +103,7 @@ class Floor:
     name = "floor"
 
     def runner(self, task: Task) -> Run:
-        """Return what overwrites the larger arrays of the task."""
+        """Return a function that overwrites the larger arrays of the task."""
         larger = task.results if task.operation == "all_gather" else task.inputs
         source = task.source
         if len(source) < task.length:

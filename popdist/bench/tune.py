@@ -46,7 +46,7 @@ def run(comm: Communicator, path: Path, seconds: float) -> None:
 
 
 def measured(comm: Communicator, connect: Connect, seconds: float) -> Tuning:
-    """Return what wins: first how long to spin, then the block, then the border."""
+    """Find the best values: first the time to spin, then the block, then the border."""
     best = Tuning.measured(comm.size, cores_of_host())
 
     def least_of(name: str, values: Sequence[int], sizes: Sequence[int]) -> int:

@@ -60,7 +60,7 @@ class EngineCall(NamedTuple):
         return ()
 
     def description(self) -> Described:
-        """Return what the call is about, as members compare and show it."""
+        """Return the description of the call that members compare and show."""
         if self.lengths and self.operation is not Operation.BROADCAST:
             count = sum(self.lengths) // item_bytes_of(self.dtype)
         else:

@@ -42,11 +42,11 @@ class Tuning:
     spin_us: int = 50
 
     def fitted(self) -> Self:
-        """Return what of this is possible."""
+        """Return a tuning that the core accepts."""
         return replace(self, block_bytes=max(self.block_bytes, _LEAST_BLOCK))
 
     def entry(self, size: int, cores: int) -> dict[str, str | int]:
-        """Return what the table is to say, measured with so many members."""
+        """Return the table's entry for a measurement with so many members."""
         crowded = size > cores
         oneshot = self.oneshot_bytes
         if not crowded:
@@ -60,7 +60,7 @@ class Tuning:
 
     @classmethod
     def measured(cls, size: int, cores: int) -> Self:
-        """Return what suits so many members on so many cores.
+        """Return the tuning for so many members on so many cores.
 
         Members that share cores must give them up at once, and are better off with
         few large blocks. With a core each, all of them read what each one has said,

@@ -11,7 +11,7 @@ from popdist.engine.handle import Handle, Helper, check_interpreter, check_threa
 
 T = TypeVar("T")
 
-# How long a deferred call waits for someone who waits for it.
+# How long a deferred call waits for a thread that waits for it.
 _DEFER_SECONDS = 0.002
 # After how many looks at an empty queue the thread sleeps until it is woken.
 _IDLE_LOOKS = 50

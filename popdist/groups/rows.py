@@ -175,7 +175,7 @@ class Parts:
         return self._by_row(dict.fromkeys(part.rows, result) for part, result in pairs)
 
     def listed(self, results: Results) -> list[Array]:
-        """Return, for each local replica, its row of what its group's call gave."""
+        """Return for each local replica its row of its group's result."""
         pairs = zip(self._parts, results, strict=True)
         return self._by_row(
             dict(zip(part.rows, result, strict=True)) for part, result in pairs
@@ -187,7 +187,7 @@ class Parts:
         return [merged.get(row) for row in range(self.num_rows)]
 
     def copied(self, outs: Mapping[int, Any]) -> None:
-        """Copy what the first row of each group has gathered to its other rows."""
+        """Copy the result of each group's first row to the group's other rows."""
         for part in self._parts:
             first, *rest = part.rows
             for row in rest:

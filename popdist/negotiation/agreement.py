@@ -89,7 +89,7 @@ class Agreement:
         return _ENCODER.encode(entries).encode()
 
     def feed(self, messages: Sequence[bytes]) -> list[Decision]:
-        """Take the next message of each member, and return what can be carried out."""
+        """Take the next message of each member, and return the new decisions."""
         text = messages[0]
         self.is_unanimous = not (self._pending or self._joined) and (
             messages.count(text) == self._size
@@ -178,7 +178,7 @@ class Agreement:
         queues.setdefault(member, deque()).append(request)
 
     def _decide(self) -> list[Decision]:
-        """Return what all members have requested, in the order of first requests."""
+        """Decide on all members' common requests, in the order of first requests."""
         decisions = []
         for name in list(self._pending):
             queues = self._pending[name]

@@ -61,7 +61,7 @@ class Request(NamedTuple):
         return self[:-1]
 
     def title(self, name: str) -> str:
-        """Return what errors call it, if it is matched by this name."""
+        """Return the call's title in errors, if it is matched by this name."""
         if self.kind is Kind.ANY:
             return display_name(None if self.name == UNNAMED else self.name)
         return f"{self.kind.text} {name!r}"

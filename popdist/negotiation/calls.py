@@ -25,8 +25,8 @@ class Call:
         # members request this call in one round, and no other one.
         self.payload = b""
         self.payloads: Sequence[bytes] = ()
-        # One of them is set by what carries the call out. Any: calls have results of
-        # all types.
+        # The function that carries the call out sets one of them. Any: calls have
+        # results of all types.
         self.result: Any = None
         self.error: Exception | None = None
 

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class _Node(Generic[R]):
-    """The sum of what the replicas first to first + 2**level - 1 have."""
+    """The sum of the rows of replicas first to first + 2**level - 1."""
 
     first: int
     level: int

@@ -7,7 +7,7 @@ from popdist.session import STATE
 
 # Any, because torch's profilers have no common type.
 def add_to_trace(profiler: Any) -> None:
-    """Add what torch.profiler has recorded to the timeline of `poprun --trace`.
+    """Add a recording of torch.profiler to the timeline of `poprun --trace`.
 
         with torch.profiler.profile(on_trace_ready=popdist.torch.add_to_trace): ...
 

@@ -297,7 +297,7 @@ class Exchanges(Membership):
         ]
 
     def _headers(self, operation: Operation, own_headers: Array, name: int) -> Array:
-        """Return what every replica's array is like."""
+        """Return the headers of all replicas' arrays."""
         headers = np.empty((self.num_replicas, HEADER), np.int64)
         lengths = [count * HEADER * 8 for count in self.replicas]
         self.transport.all_gather(

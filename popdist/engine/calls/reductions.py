@@ -285,7 +285,7 @@ class Reductions(_core.Reducer, Membership):
         how: int,
         name: int,
     ) -> Callable[[], list[Any]]:
-        """Check and prepare a reduction of several arrays; return what makes it."""
+        """Check and prepare a reduction of several arrays; return its action."""
         if outs is not None and len(outs) != len(xs):
             raise ValueError(
                 f"{len(xs)} arrays are given, but {len(outs)} to write to. Give one "
@@ -315,7 +315,7 @@ class Reductions(_core.Reducer, Membership):
 
 
 def _shortcut(core: Core, function: Callable[..., Any], *args: Any) -> Any:
-    """Return what a shortcut of the core returns; raise why it did not succeed."""
+    """Return the result of a shortcut of the core; raise the error if it failed."""
     try:
         return function(*args)
     except _core.Failure:

@@ -118,7 +118,7 @@ class _LinksThread:
                 break
 
     def _find_who_is_lost(self, world: World) -> None:
-        """Wait a little until it is known whether those that groups have lost live."""
+        """Wait a little until it is known whether lost instances live."""
         self._wait_for_deaths(world, world.lost, _LOST_SECONDS)
         world.lost.clear()
 

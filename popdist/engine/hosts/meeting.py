@@ -86,7 +86,7 @@ class MeetOverHosts:
     def _meet_all(
         self, world: World, layout: Layout, local: ShmMember, begin: int
     ) -> tuple[str, list[int]]:
-        """Return what the group is called, and the first tag of each member."""
+        """Return the name of the group, and the first tag of each member."""
         name = self._text().removeprefix(self._hosts.shared_name).encode()
         group = blake2b(name, digest_size=16).hexdigest()
         size = len(self.instances)

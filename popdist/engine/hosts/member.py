@@ -356,7 +356,7 @@ class HostsMember:
     def _end_for(
         self, status: Status, about: int, theirs: Described | None = None
     ) -> None:
-        """End the group for what this member has found of another one."""
+        """End the group for an error that this member has detected in another one."""
         ending = (
             *(status, self.rank, about, self.calls),
             *(self.call, theirs or self.call, ErrorFields(status, "")),
@@ -373,7 +373,7 @@ class HostsMember:
         self.end(failed(self.names[self.rank], what, error))
 
     def close(self) -> None:
-        """Leave the group, and give back what this member has of it.
+        """Leave the group, and release this member's part of it.
 
         Raises:
             RuntimeError: This thread is in the middle of a call of the group.
@@ -425,7 +425,7 @@ class HostsMember:
             self.world.mail.flush(0.05)
 
     def look(self) -> None:
-        """See what messages tell of this group; any thread may call it."""
+        """Process the messages about this group; any thread may call it."""
         mail = self.world.mail
         for message in mail.of("left", self.uid):
             told = message["calls"], monotonic()

@@ -173,7 +173,7 @@ class World:
         self.links.prepare(instance, count_deaths, is_over)
 
     def watch_this_host(self) -> None:
-        """Tell the instances on other hosts of those that have died on this one.
+        """Tell the instances on other hosts which ones have died on this host.
 
         No process ends well before all others have come to their end, too.
         """

@@ -60,7 +60,7 @@ class Deadline:
 
 
 def report(message: str) -> None:
-    """Print on stderr what a long wait is for, with the Python stacks."""
+    """Print the reason of a long wait on stderr, with the Python stacks."""
     # A long wait must not fail because of a full disk, a closed pipe or a closed
     # stderr. One print, so that reports of several instances do not mix.
     with suppress(OSError, ValueError):

@@ -27,7 +27,7 @@ class Keys(NamedTuple):
 
 
 def keys_of(name: str) -> Keys:
-    """Return what follows from a group's name."""
+    """Derive the address and the proofs from a group's name."""
     return Keys(
         address=address_of(name),
         proof=_digest(name, b"proof", PROOF_BYTES),

@@ -31,7 +31,7 @@ class Roster(NamedTuple):
     ended_file: str = ""
 
     def name(self, ranks: Sequence[int]) -> str:
-        """Return what these members are called, for a sentence."""
+        """Return the names of these members, for a sentence."""
         return name_instances([self.instances[rank] for rank in ranks])
 
     def name_all(self) -> str:

@@ -43,7 +43,7 @@ _LOST = b"l"
 
 
 class MalformedMessageError(ValueError):
-    """A message is none of those that members send each other."""
+    """A message has no valid format."""
 
 
 class Member(NamedTuple):
@@ -137,7 +137,7 @@ def encode_members(members: Sequence[Member]) -> bytes:
 
 
 def decode_members(message: bytes, size: int) -> list[Member]:
-    """Read what `encode_members` has written about so many members.
+    """Decode the result of `encode_members` for so many members.
 
     Raises:
         MalformedMessageError: It is no such table.
@@ -154,7 +154,7 @@ def encode_ranks(ranks: Sequence[int]) -> bytes:
 
 
 def decode_ranks(message: bytes) -> list[int]:
-    """Read what `encode_ranks` has written.
+    """Decode the result of `encode_ranks`.
 
     Raises:
         MalformedMessageError: It is no such list.
@@ -165,7 +165,7 @@ def decode_ranks(message: bytes) -> list[int]:
 
 
 def encode_refusal(error: PopdistError) -> bytes:
-    """Return the error as what the other members are to raise, too."""
+    """Return the error as bytes for the other members, which raise it too."""
     text = str(error).encode()
     if isinstance(error, PeerLostError):
         count = _RANK.pack(len(error.instances))

@@ -74,7 +74,7 @@ class ShmMember:
         )
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Return what a function of the core returns.
+        """Return the result of a function of the core.
 
         Raises:
             PopdistError: The call did not succeed, and the group has come to its end.
@@ -150,7 +150,7 @@ class ShmMember:
         self.comm.set_timeout(seconds)
 
     def close(self) -> None:
-        """Leave the group, and give back what this member has of it.
+        """Leave the group, and release this member's part of it.
 
         Raises:
             RuntimeError: This thread is in the middle of a call of the group.
@@ -212,7 +212,7 @@ def _sizes(size: int, tuning: Tuning) -> _Sizes:
 
 
 def _memory(size: int, tuning: Tuning | None) -> Callable[[Sequence[int]], Memory]:
-    """Return what makes the arena's memory for members with given process ids.
+    """Return the function that makes the arena's memory, given the members' pids.
 
     Where the sizes are not given, member 0 chooses them as it makes the arena: another
     member's cgroup may grant it other cores.
@@ -236,13 +236,13 @@ def _memory(size: int, tuning: Tuning | None) -> Callable[[Sequence[int]], Memor
 
 
 def _agreed(size: int, tuning: Tuning | None) -> str:
-    """Return what all members must agree on."""
+    """Return the values that must be the same on all members."""
     sizes = _sizes(size, tuning) if tuning else "as measured"
     return f"popdist arena, layout {_core.arena_layout():016x}, sizes {sizes}"
 
 
 def stall_reporter(member: ShmMember) -> Callable[[int, float], None]:
-    """Return what the core calls in a stall; it does not keep the member alive."""
+    """Return the core's callback for stalls; it does not keep the member alive."""
     known = weakref.ref(member)
 
     def report_it(peer: int, waited: float) -> None:

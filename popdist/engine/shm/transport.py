@@ -46,7 +46,7 @@ class ShmTransport(ArenaTransport):
         """Meet the other members, and return when all have come; see MeetMembers.
 
         Args:
-            tuning: The sizes of the arena; by default those that were measured.
+            tuning: The sizes of the arena; by default the measured ones.
         """
         meeting = Meeting(name, rank, instances, timeout, stall, known, ended_file)
         return cls(ShmMember(meeting, simd, tuning), [1] * len(instances))

@@ -108,11 +108,11 @@ class ProcessGroupPopdist(  # type: ignore[misc]
     setGroupName, setGroupDesc = _set_group_name, _set_group_desc
 
     def getGroupName(self) -> Any:
-        """Return what torch calls the group."""
+        """Return torch's name of the group."""
         return self.group_name
 
     def getGroupDesc(self) -> str:
-        """Return what the group is for."""
+        """Return the purpose of the group."""
         return self.group_desc
 
     @property
@@ -120,7 +120,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         return [_CPU]
 
     def _get_backend(self, device: torch.device) -> Any:
-        """Return what allocates tensors and has the options: the group itself."""
+        """Return the object that allocates tensors and has the options: the group."""
         if torch.device(device).type != "cpu":
             refuse("group", f"no backend for device {device}: it takes CPU tensors.")
         return self
@@ -212,12 +212,12 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         return _message_work(send, tensor, self._send_seconds)
 
     def recv(self, tensors_: Tensors, source: int, tag: int = 0) -> Any:
-        """Fill a tensor with what a member sends."""
+        """Receive a tensor from a member."""
         self._check_peer("recv", source)
         return self._receive(tensors_, source, tag)
 
     def recv_anysource(self, tensors_: Tensors, tag: int = 0) -> Any:
-        """Fill a tensor with what any member sends."""
+        """Receive a tensor from any member."""
         return self._receive(tensors_, None, tag)
 
     def _receive(self, tensors_: Tensors, source: int | None, tag: int) -> EngineWork:

@@ -45,7 +45,7 @@ class StoredName:
                 raise _unreachable(error) from error
 
     def look_up(self) -> str | None:
-        """Return what the store has now, None if nothing.
+        """Return the name in the store, None if there is none.
 
         Raises:
             ArenaError: The store has not been reached for seconds.

@@ -106,7 +106,7 @@ def check_not_empty(call: str, tensors: Sequence[object], which: str = "") -> No
 
 
 def single(call: str, values: Sequence[T], kind: str) -> T:
-    """Return the only one of what a call takes one of."""
+    """Return the only item of a list that must have one."""
     if len(values) != 1:
         refuse(call, f"requires a single-element {kind}, not {len(values)}.")
     return values[0]

@@ -1,4 +1,4 @@
-"""How a process group makes calls of the engine, and what it returns for them."""
+"""How a process group makes calls of the engine, and their works."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from popdist.torch.calls.work import (
 )
 from popdist.torch.tensors.within import Within
 
-# Any, because torch declares no type for what asks whether a profiler runs.
+# Any, because torch declares no type for the function that looks for a profiler.
 _autograd: Any = torch.autograd
 is_profiled: Callable[[], bool] = _autograd._profiler_enabled
 # A list of tensors; a single tensor stands for a list of one.
@@ -204,7 +204,7 @@ class ProcessGroupCalls:
 
 
 def limit_of(opts: Any, timeout: timedelta | None = None) -> Callable[[], float] | None:
-    """Return what returns a call's own timeout in seconds, None if it has none."""
+    """Return a function that returns a call's timeout in seconds; None without one."""
     limit = timeout or getattr(opts, "timeout", None)
     return limit.total_seconds if limit and limit > timedelta() else None
 

@@ -43,5 +43,5 @@ _TORCH = (
 
 
 def calls_in_core(group: Group) -> _core.TensorCalls:
-    """Return what makes these calls of a group."""
+    """Return the object that makes these calls of a group."""
     return _core.TensorCalls(group, _TORCH)

@@ -22,7 +22,7 @@ class InvalidArgumentError(RuntimeError, ValueError):
 
 
 def backend_error(error: BaseException) -> BaseException:
-    """Return what torch.distributed raises for an error of the engine's."""
+    """Return torch.distributed's exception for an error of the engine."""
     if not isinstance(error, PopdistError):
         return error
     hint = ""
@@ -35,7 +35,7 @@ def backend_error(error: BaseException) -> BaseException:
 
 @contextmanager
 def backend_errors() -> Iterator[None]:
-    """Raise what torch.distributed raises for errors of the engine's."""
+    """Turn errors of the engine into torch.distributed's exceptions."""
     try:
         yield
     except PopdistError as error:
@@ -69,7 +69,7 @@ class EngineWork(dist.Work):
         self.message: Message | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until the call is over. Raises what the call raised.
+        """Block until the call is over. Raises the call's error.
 
         Raises:
             DistBackendError: It is not over in time.
@@ -101,7 +101,7 @@ class EngineWork(dist.Work):
         return self._handle.test() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """Return what the call raised, None if nothing."""
+        """Return the call's error, None if there is none."""
         if not self._handle.test():
             return None
         try:
@@ -161,7 +161,7 @@ class CoalescedWork(dist.Work):
         self._works = works
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until all of them are over. Raises what the first to fail raised."""
+        """Block until all works are over. Raises the error of the first failed one."""
         for work in self._works:
             work.wait(timeout)
         return True

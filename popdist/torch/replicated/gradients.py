@@ -61,7 +61,7 @@ class GradientSum(TreeSum[Row]):
             parameter.grad = None
 
     def after_replica(self, replica: int) -> None:
-        """Add what the backward passes of a local replica have left."""
+        """Add the gradients from the backward passes of a local replica."""
         number = self._first + replica
         even_of_pair = number % 2 == 0 and replica + 1 < self._replicas
         # Autograd itself adds the gradients of the second of a pair to these.

@@ -106,7 +106,7 @@ def listening_ports() -> set[int]:
 
 
 def _sockets() -> dict[int, str]:
-    """Return what identifies each socket of this process, by its descriptor."""
+    """Return the identifier of each socket of this process, by its descriptor."""
     sockets = {}
     with suppress(OSError):  # there may be no descriptor left
         for name in os.listdir("/proc/self/fd"):

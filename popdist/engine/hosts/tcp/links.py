@@ -118,7 +118,7 @@ class TcpLinks:
         return os.strerror(error)
 
     def begin_end(self, sent: NDArray[np.int64]) -> Callable[[], int | None]:
-        """Let instance 0 add up what all have sent, and tell each its number."""
+        """Let instance 0 add up the counts of all, and tell each instance its sum."""
         if self._rank:
             with suppress(OSError):
                 self._core.post(0, _ENDED, sent.tobytes())
