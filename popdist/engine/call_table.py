@@ -1,11 +1,10 @@
 """A call of a group as one record, and as the table that the C core reads.
 
-core/python/call_table.h has the layout of the table, which is known here by the names
-of its fields.
+core/python/call_table.h has the layout of the table: fields in the order of CALL_FIELDS
+and in the format CALL_FORMAT, and then numbers.
 """
 
-from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
@@ -24,8 +23,6 @@ MESSAGES = (Operation.SEND, Operation.RECEIVE)
 _OF_ONE_SHAPE = frozenset(
     (*REDUCING, *MESSAGES, Operation.BROADCAST, Operation.ALL_TO_ALL)
 )
-
-_HEAD = Struct("=" + _core.CALL_FORMAT)
 
 
 class EngineCall(NamedTuple):
@@ -72,37 +69,64 @@ class EngineCall(NamedTuple):
 
     def table(self) -> bytes:
         """Return the call as the core reads it."""
-        # One by one: attributes of a tuple would take longer than the rest.
-        operation, arrays, dtype, reduction, how, root, name, prelude, lengths = self
-        numbers = [*lengths]
-        sources = targets = 0
-        is_of_one_shape = operation in _OF_ONE_SHAPE and prelude == NO_PRELUDE
-        for source, target in arrays:
-            read, written = source.addresses, target.addresses
-            shape = source.shape if is_of_one_shape else ()
-            numbers += (len(shape), *shape, *read, *written)
-            sources, targets = len(read), len(written)
-        about = dtype, reduction, how, root, name, prelude, len(lengths)
-        head = table_head(operation, *about, sources, targets)
-        return head + array("Q", numbers).tobytes() if numbers else head
+        return table_of(*self)
 
 
-@lru_cache(maxsize=1024)
-def table_head(
-    operation: int,
+def table_of(
+    operation: Operation,
+    arrays: Sequence[Pair],
     dtype: int,
     reduction: int,
     algorithm: int,
-    root: int = -1,
-    name: int = 0,
-    prelude_to: int = NO_PRELUDE,
-    num_lengths: int = 0,
-    num_sources: int = 0,
-    num_targets: int = 0,
+    root: int,
+    name: int,
+    prelude_to: Operation,
+    lengths: Sequence[int],
+    /,
 ) -> bytes:
-    """Return the head of a table; most calls of a program have had it before."""
-    fields = locals()
-    return _HEAD.pack(*[fields[field] for field in _core.CALL_FIELDS])
+    """Return the table of a call that has these fields of an EngineCall.
+
+    Every call of a program passes here, and an EngineCall takes as long to make.
+    """
+    has_shapes = operation in _OF_ONE_SHAPE and prelude_to == NO_PRELUDE
+    numbers = [*lengths]
+    read: Sequence[int] = ()
+    written: Sequence[int] = ()
+    for source, target in arrays:
+        read, written = source.addresses, target.addresses
+        # One by one: a tuple of all of them would take twice as long.
+        shape = source.shape if has_shapes else ()
+        numbers.append(len(shape))
+        numbers += shape
+        numbers += read
+        numbers += written
+    about = operation, dtype, reduction, algorithm, root, prelude_to, name
+    rows = len(lengths), len(read), len(written)
+    return _packing(len(numbers))(*about, *rows, *numbers)
+
+
+def head_of_reduction(dtype: int, reduction: int, algorithm: int, rows: int) -> bytes:
+    """Return the head of a table of an all-reduce, whose rows share each result."""
+    about = Operation.ALL_REDUCE, dtype, reduction, algorithm, -1, NO_PRELUDE, 0
+    return _packing(0)(*about, 0, rows, 1)
+
+
+@lru_cache(maxsize=256)
+def _packing(count: int) -> Callable[..., bytes]:
+    """Return what packs the fields of a head, and so many numbers behind it."""
+    return Struct(f"{_core.CALL_FORMAT}{count}Q").pack
+
+
+@lru_cache(maxsize=1024)
+def barrier_call(name: int) -> EngineCall:
+    """Return the call of a barrier."""
+    return EngineCall(Operation.BARRIER, root=0, name=name)
+
+
+@lru_cache(maxsize=1024)
+def barrier_table(name: int) -> bytes:
+    """Return the table of a barrier."""
+    return barrier_call(name).table()
 
 
 def pairs_in(arrays: bytes, dtype: int, replicas: int) -> list[Pair]:

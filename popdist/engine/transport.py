@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from popdist.engine import _core
-from popdist.engine.call_table import EngineCall, pairs_in
+from popdist.engine.call_table import EngineCall, barrier_call, pairs_in
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.rows import A, Framework, Pair, Rows, copy_results, pairs_of
@@ -25,6 +25,13 @@ from popdist.engine.spec.operations import (
     Trace,
 )
 from popdist.errors import PopdistError
+
+# In Python 3.11 an attribute of an enumeration takes as long to read as a call's table
+# takes to make.
+_ALL_REDUCE, _REDUCE = Operation.ALL_REDUCE, Operation.REDUCE
+_REDUCE_SCATTER, _BROADCAST = Operation.REDUCE_SCATTER, Operation.BROADCAST
+_ALL_GATHER, _ALL_TO_ALL = Operation.ALL_GATHER, Operation.ALL_TO_ALL
+_GATHER, _SCATTER = Operation.GATHER, Operation.SCATTER
 
 
 class Core(NamedTuple):
@@ -117,8 +124,23 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def run(self, call: EngineCall) -> None:
-        """Make a call, once its rows have been checked."""
+    def run(
+        self,
+        operation: Operation,
+        arrays: Sequence[Pair],
+        dtype: int,
+        reduction: int,
+        algorithm: int,
+        root: int,
+        name: int,
+        prelude_to: Operation,
+        lengths: Sequence[int],
+        /,
+    ) -> None:
+        """Make the call that an EngineCall with these fields describes.
+
+        Its rows have been checked.
+        """
 
     def reduce_table(
         self, arrays: bytes, dtype: int, reduction: int, algorithm: int
@@ -141,11 +163,11 @@ class Transport(ABC):
         """
         if not arrays:
             return
-        dtype = arrays[0][0].dtype
+        dtype, replicas = arrays[0][0].dtype, self.replicas[self.rank]
         for source, target in arrays:
-            self._check_pair(source, target, dtype, self.replicas[self.rank])
-        about = dtype, reduction, algorithm, -1, name
-        self.run(EngineCall(Operation.ALL_REDUCE, arrays, *about))
+            _check_pair(source, target, dtype, replicas, replicas)
+        how = dtype, reduction, algorithm, -1, name, NO_PRELUDE, ()
+        self.run(_ALL_REDUCE, arrays, *how)
 
     def reduce(
         self, source: Rows, target: Rows, reduction: int, root: int, *, name: int = 0
@@ -154,10 +176,10 @@ class Transport(ABC):
 
         The targets of the others are scratch memory.
         """
-        self._check_pair(source, target, source.dtype, 1)
+        _check_pair(source, target, source.dtype, self.replicas[self.rank], 1)
         # In steps of the direct algorithm; for one-shot there is too little to gain.
-        how = source.dtype, reduction, DIRECT, root, name
-        self.run(EngineCall(Operation.REDUCE, [(source, target)], *how))
+        how = source.dtype, reduction, DIRECT, root, name, NO_PRELUDE, ()
+        self.run(_REDUCE, [(source, target)], *how)
 
     def reduce_scatter(
         self, source: Rows, target: Rows, reduction: int, *, name: int = 0
@@ -172,8 +194,8 @@ class Transport(ABC):
                 f"The target has {target.count} elements, but the {local} of {total} "
                 f"replicas here get equal parts of {source.count}."
             )
-        how = source.dtype, reduction, DIRECT, -1, name
-        self.run(EngineCall(Operation.REDUCE_SCATTER, [(source, target)], *how))
+        how = source.dtype, reduction, DIRECT, -1, name, NO_PRELUDE, ()
+        self.run(_REDUCE_SCATTER, [(source, target)], *how)
 
     def broadcast(
         self,
@@ -186,7 +208,7 @@ class Transport(ABC):
         """Overwrite the row with member `root`'s row."""
         lengths = [row.nbytes] * len(self.replicas)
         how = row, row, lengths, root, name, prelude_to
-        self._run_exchange(Operation.BROADCAST, *how)
+        self._run_exchange(_BROADCAST, *how)
 
     def all_gather(
         self,
@@ -201,7 +223,7 @@ class Transport(ABC):
         _check_bytes("source", source, lengths[self.rank])
         _check_bytes("target", target, sum(lengths))
         how = source, target, lengths, -1, name, prelude_to
-        self._run_exchange(Operation.ALL_GATHER, *how)
+        self._run_exchange(_ALL_GATHER, *how)
 
     def gather(
         self,
@@ -216,7 +238,7 @@ class Transport(ABC):
         _check_bytes("source", source, lengths[self.rank])
         if self.rank == root:
             _check_bytes("target", target, sum(lengths))
-        self._run_exchange(Operation.GATHER, source, target, lengths, root, name)
+        self._run_exchange(_GATHER, source, target, lengths, root, name)
 
     def scatter(
         self,
@@ -231,7 +253,7 @@ class Transport(ABC):
         if self.rank == root:
             _check_bytes("source", source, sum(lengths))
         _check_bytes("target", target, lengths[self.rank])
-        self._run_exchange(Operation.SCATTER, source, target, lengths, root, name)
+        self._run_exchange(_SCATTER, source, target, lengths, root, name)
 
     def all_to_all(self, source: Rows, target: Rows, *, name: int = 0) -> None:
         """Exchange parts: the source's leading axis has one part for each member."""
@@ -243,19 +265,19 @@ class Transport(ABC):
             )
         _check_bytes("target", target, source.nbytes)
         lengths = [source.nbytes // size] * size
-        self._run_exchange(Operation.ALL_TO_ALL, source, target, lengths, -1, name)
+        self._run_exchange(_ALL_TO_ALL, source, target, lengths, -1, name)
 
     def send(self, row: Rows, to: int) -> None:
         """Send a row to one member, which must receive one like it."""
-        self.run(EngineCall(Operation.SEND, [(row, row)], row.dtype, root=to))
+        self.run(*EngineCall(Operation.SEND, [(row, row)], row.dtype, root=to))
 
     def receive(self, row: Rows, source: int) -> None:
         """Overwrite the row with the one that member `source` sends."""
-        self.run(EngineCall(Operation.RECEIVE, [(row, row)], row.dtype, root=source))
+        self.run(*EngineCall(Operation.RECEIVE, [(row, row)], row.dtype, root=source))
 
     def barrier(self, name: int = 0) -> None:
         """Return when all members have called it."""
-        self.run(EngineCall(Operation.BARRIER, root=0, name=name))
+        self.run(*barrier_call(name))
 
     def _run_exchange(
         self,
@@ -269,34 +291,38 @@ class Transport(ABC):
     ) -> None:
         source.check_single()
         target.check_single()
-        arrays = [(source, target)]
         # In a scatter only the root's source counts.
-        dtype = target.dtype if operation is Operation.SCATTER else source.dtype
-        about = 0, DIRECT, root, name, prelude_to, lengths
-        self.run(EngineCall(operation, arrays, dtype, *about))
+        dtype = target.dtype if operation is _SCATTER else source.dtype
+        about = dtype, 0, DIRECT, root, name, prelude_to, lengths
+        self.run(operation, [(source, target)], *about)
 
-    def _check_pair(
-        self, source: Rows, target: Rows, dtype: int, num_targets: int
-    ) -> None:
-        """Raise ValueError unless one call can reduce these rows into those."""
-        if source.dtype != dtype or target.dtype != dtype:
-            raise ValueError(
-                f"Rows of {name_of(source.dtype)} are to be reduced into rows of "
-                f"{name_of(target.dtype)} in a call of {name_of(dtype)}, but one call "
-                "has one dtype."
-            )
-        if source.count != target.count:
-            raise ValueError(
-                f"Rows of {source.count} elements are to be reduced into rows of "
-                f"{target.count}. Give rows of one length."
-            )
-        replicas = self.replicas[self.rank]
-        given = len(source.addresses), len(target.addresses)
-        if given != (replicas, num_targets):
-            raise ValueError(
-                f"{given[0]} rows are to be reduced into {given[1]}, but this member "
-                f"has {replicas}, and {num_targets} of results."
-            )
+
+def _check_pair(
+    source: Rows, target: Rows, dtype: int, num_sources: int, num_targets: int
+) -> None:
+    """Raise ValueError unless one call can reduce these rows into those.
+
+    Args:
+        num_sources: How many rows this member has.
+        num_targets: How many it has of results.
+    """
+    if source.dtype != dtype or target.dtype != dtype:
+        raise ValueError(
+            f"Rows of {name_of(source.dtype)} are to be reduced into rows of "
+            f"{name_of(target.dtype)} in a call of {name_of(dtype)}, but one call "
+            "has one dtype."
+        )
+    if source.count != target.count:
+        raise ValueError(
+            f"Rows of {source.count} elements are to be reduced into rows of "
+            f"{target.count}. Give rows of one length."
+        )
+    given = len(source.addresses), len(target.addresses)
+    if given != (num_sources, num_targets):
+        raise ValueError(
+            f"{given[0]} rows are to be reduced into {given[1]}, but this member "
+            f"has {num_sources}, and {num_targets} of results."
+        )
 
 
 def _check_bytes(which: str, rows: Rows, nbytes: int) -> None:

@@ -250,7 +250,8 @@ class ExchangingTransport(Transport):
                     raise self._failure()
         return [frames[i][2] for i in range(len(self.instances))]
 
-    def run(self, call: EngineCall) -> None:
+    def run(self, *fields: Any) -> None:
+        call = EngineCall(*fields)
         match call.operation:
             case Operation.SEND:
                 self._send_row(call)

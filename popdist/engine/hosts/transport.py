@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from popdist.engine import _core
 from popdist.engine.call_table import REDUCING, EngineCall
@@ -74,7 +74,8 @@ class HostsTransport(ArenaTransport):
     def allocate(self, nbytes: int) -> None:
         """Return None: members on different hosts share no memory."""
 
-    def run(self, call: EngineCall) -> None:
+    def run(self, *fields: Any) -> None:
+        call = EngineCall(*fields)
         if call.operation in REDUCING:
             self._run_table(call.table())
             return

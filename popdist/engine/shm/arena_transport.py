@@ -6,10 +6,10 @@ In both, members of a host share an arena, which the core uses.
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from popdist.engine.call_table import table_head
+from popdist.engine.call_table import head_of_reduction
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.member import ShmMember
-from popdist.engine.spec.operations import ALGORITHM_NAMES, ALGORITHMS, Operation
+from popdist.engine.spec.operations import ALGORITHM_NAMES, ALGORITHMS
 from popdist.engine.transport import Core, Transport
 from popdist.engine.tuning import cores_of_members
 
@@ -63,9 +63,9 @@ class ArenaTransport(Transport):
     def reduce_table(
         self, arrays: bytes, dtype: int, reduction: int, algorithm: int
     ) -> None:
-        about = Operation.ALL_REDUCE, dtype, reduction, algorithm
         rows = self.replicas[self.rank]
-        self._run_table(table_head(*about, num_sources=rows, num_targets=1) + arrays)
+        head = head_of_reduction(dtype, reduction, algorithm, rows)
+        self._run_table(head + arrays)
 
     @abstractmethod
     def _run_table(self, table: bytes) -> None:

@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +29,6 @@ from popdist.errors import (
     PeerLostError,
     PopdistError,
 )
-
-T = TypeVar("T")
 
 
 class ShmMember:
@@ -72,19 +70,6 @@ class ShmMember:
             stall_reporter(self),
             self.instances[rank],
         )
-
-    def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Return the result of a function of the core.
-
-        Raises:
-            PopdistError: The call did not succeed, and the group has come to its end.
-        """
-        try:
-            return function(*args)
-        except _core.Failure:
-            # Explained below: Ctrl-C while that is done must not show this exception.
-            pass
-        raise self.failure()
 
     def failure(self) -> PopdistError:
         """Return the error to raise for a call that the core did not finish."""

@@ -1,10 +1,10 @@
 """The transport of one host: rows go through shared memory."""
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 from popdist.engine import _core
-from popdist.engine.call_table import EngineCall
+from popdist.engine.call_table import barrier_table, table_of
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.arena import Meeting
@@ -23,7 +23,6 @@ class ShmTransport(ArenaTransport):
         super().__init__(member.rank, member.instances, replicas, member, core)
         self.member = member
         # Methods of the member that do not depend on the rows.
-        self._call = member.call
         self.disown, self.set_trace = member.comm.close, member.comm.set_trace
         self.identity, self.allocate = member.arena.identity, member.allocate
         self.end, self.give_up, self.close = member.end, member.give_up, member.close
@@ -56,8 +55,17 @@ class ShmTransport(ArenaTransport):
         is_equal = tuple(replicas) == self.replicas
         return self if is_equal else type(self)(self.member, replicas)
 
-    def run(self, call: EngineCall) -> None:
-        self._run_table(call.table())
+    def run(self, *call: Any) -> None:
+        self._run_table(table_of(*call))
+
+    def barrier(self, name: int = 0) -> None:
+        self._run_table(barrier_table(name))
 
     def _run_table(self, table: bytes) -> None:
-        self._call(self._comm.run, self._split, table)
+        try:
+            self._comm.run(self._split, table)
+            return
+        except _core.Failure:
+            # Explained below: Ctrl-C while that is done must not show this exception.
+            pass
+        raise self.member.failure()

@@ -311,6 +311,63 @@ def test_a_member_counts_its_reductions_by_how_they_were_carried_out() -> None:
     assert results(2, member) == [((0, 0, 0, 0), (2, 3, 5, 1))] * 2
 
 
+def of_words(*numbers: int) -> bytes:
+    return np.array(numbers, np.int64).tobytes()
+
+
+# The heads of tables: see CALL_FIELDS. A row of 3 float32 is read and written.
+BROADCAST = Operation.BROADCAST, 0, 0, 1, 0, 0, 0
+SUM = Operation.ALL_REDUCE, 0, 0, -1, -1, 0, 0
+SEND_TO_7 = Operation.SEND, 0, 0, 1, 7, 0, 0
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (b"", "not one of a call"),
+        (of_words(*BROADCAST, 0, 1), "not one of a call"),
+        (of_words(Operation.NEGOTIATION, *BROADCAST[1:], 0, 0, 0), "not one of a call"),
+        (of_words(-1, *BROADCAST[1:], 0, 0, 0), "not one of a call"),
+        (
+            of_words(Operation.BROADCAST, 13, 0, 1, 0, 0, 0, 0, 1, 1),
+            "not one of a call",
+        ),
+        (of_words(Operation.ALL_REDUCE, 0, 6, *SUM[3:], 0, 1, 1), "not one of a call"),
+        (of_words(*BROADCAST, 2, 1, 1, 12), "not one of a call"),
+        (of_words(*BROADCAST, 0, -1, 1), "not one of a call"),
+        (of_words(*BROADCAST, 1, 1, 1, 12), "ends within one"),
+        (of_words(*BROADCAST, 1, 1, 1, 12, 255, *[1] * 257), "ends within one"),
+        (of_words(*BROADCAST, 1, 1, 1, 12, 1, 3, 64), "ends within one"),
+        (of_words(*BROADCAST, 1, 2, 1, 12, 0, 64, 64, 64), "one row to read and one"),
+        (of_words(*BROADCAST, 0, 1, 1, 1, 3, 64, 64), "0 lengths .* 1 members"),
+        (of_words(*SUM, 0, 2, 1, 1, 3, 64, 64, 64), "2 rows to read and 1 to write"),
+        (of_words(*SUM, 0, 1, 0, 1, 3, 64), "1 rows to read and 0 to write"),
+        (of_words(*SUM, 0, 1, 1, 1, 3, 64), "ends within one"),
+        (of_words(*SEND_TO_7, 0, 1, 1, 1, 3, 64, 64), "has no member 7"),
+    ],
+)
+def test_a_table_that_is_not_one_of_a_call_is_refused(
+    table: bytes, message: str
+) -> None:
+    group = alone()
+    core = group.transport.core
+    assert core is not None
+    with pytest.raises(ValueError, match=message):
+        core.comm.run(core.split, table)
+    # Nothing has begun.
+    assert group.all_reduce(np.ones(2)).tolist() == [1, 1]
+    group.close()
+
+
+def test_a_reduction_needs_a_split() -> None:
+    group = alone()
+    row = rows_of([np.ones(3, np.float32)])
+    table = EngineCall(Operation.ALL_REDUCE, [(row, row)]).table()
+    with pytest.raises(TypeError, match="needs a Split"):
+        group.transport.core.comm.run(None, table)
+    group.close()
+
+
 def test_a_call_that_is_refused_keeps_nothing() -> None:
     group = alone()
     x = np.ones(3, np.float32)
