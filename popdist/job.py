@@ -250,6 +250,13 @@ def check_mpi(environ: Mapping[str, str]) -> None:
         )
 
 
+def has_mpi(environ: Mapping[str, str]) -> bool:
+    """Return whether what started this process and the others connects them by MPI."""
+    # torchrun's own parent may be a process of MPI.
+    is_of_torchrun = not is_launched(environ) and _launcher_of(environ) is _TORCHRUN
+    return not is_of_torchrun and bool({env.PMI_RANK, env.PMIX_RANK} & environ.keys())
+
+
 def is_launched(environ: Mapping[str, str]) -> bool:
     """Return whether a variable that poprun sets is in the environment.
 

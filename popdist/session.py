@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from popdist.claim import Claim
 from popdist.environment import ENDED_INSTANCES, OPEN_MPI_SURVIVES, Instance
 from popdist.errors import GroupUnusableError
-from popdist.job import Place, TorchPlace, check_mpi, instance_of, shared_name_of
+from popdist.job import (
+    Place,
+    TorchPlace,
+    check_mpi,
+    has_mpi,
+    instance_of,
+    shared_name_of,
+)
 from popdist.settings import Settings
 
 if TYPE_CHECKING:
@@ -131,6 +138,8 @@ class Session:
         self.note_exit: Callable[[], None] = lambda: None
         self._why_unusable: str | None = None
         self._waits_at_exit = False
+        # Returns where links by TCP begin, if a store of all instances tells it.
+        self.look_up_links: Callable[[], tuple[str, int, bytes]] | None = None
 
     @cached_property
     def settings(self) -> Settings:
@@ -169,8 +178,10 @@ class Session:
         Raises:
             ArenaError: `--mpirun local` has started this process, and no MPI.
         """
-        tcp = self.settings.tcp
-        if tcp is None:
+        tcp, look_up = self.settings.tcp, self.look_up_links
+        if tcp or has_mpi(os.environ):
+            look_up = None
+        elif look_up is None:
             check_mpi(os.environ)
         # Not above, as in _shared_memory().
         from popdist import __version__
@@ -182,6 +193,7 @@ class Session:
         return JobHosts(
             *(place.rank, place.size, f"{host}", name, place.per_host, __version__),
             tcp=tcp,
+            look_up=look_up,
         )
 
     def host_and_hosts(self) -> tuple[int, int]:

@@ -183,10 +183,12 @@ class _LinksThread:
 
     def _connect(self, job_hosts: JobHosts) -> World:
         rank, size = job_hosts.rank, job_hosts.size
-        if job_hosts.tcp is None:
+        look_up = job_hosts.look_up
+        place = job_hosts.tcp or (look_up() if look_up else None)
+        if place is None:
             return World(job_hosts, connect(rank, size, self._stop_using))
-        host, port, key = job_hosts.tcp
-        return World(job_hosts, TcpLinks(rank, size, (host, port), key))
+        host, port, key = place
+        return World(job_hosts, TcpLinks(rank, size, (host, port), key, look_up))
 
     def _stop_using(self) -> None:
         """Use the links no more in this thread: the program finalises MPI."""
@@ -204,7 +206,7 @@ class _LinksThread:
 
 
 def _medium_of(job_hosts: JobHosts) -> str:
-    return "MPI" if job_hosts.tcp is None else "TCP"
+    return "MPI" if job_hosts.uses_mpi else "TCP"
 
 
 _thread = _LinksThread()

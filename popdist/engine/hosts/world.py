@@ -30,6 +30,7 @@ class JobHosts(NamedTuple):
     version: The version of popdist in this instance.
     tcp: The address at which instance 0 listens, and the key of the job, if links are
         to use TCP and no MPI.
+    look_up: Returns the same where only a store of the instances tells it.
     """
 
     rank: int
@@ -39,6 +40,12 @@ class JobHosts(NamedTuple):
     per_host: tuple[int, ...] = ()
     version: str = ""
     tcp: tuple[str, int, bytes] | None = None
+    look_up: Callable[[], tuple[str, int, bytes]] | None = None
+
+    @property
+    def uses_mpi(self) -> bool:
+        """Whether an MPI has started the job, and is to connect its hosts."""
+        return self.tcp is None and self.look_up is None
 
     @property
     def hosts(self) -> tuple[int, ...] | None:

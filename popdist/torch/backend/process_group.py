@@ -13,6 +13,7 @@ from torch.distributed.distributed_c10d import Store
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.session import STATE
 from popdist.torch import tensors
+from popdist.torch.backend.stored_links import StoredLinks, server_of
 from popdist.torch.backend.stored_name import StoredName
 from popdist.torch.calls.arguments import check_exchanged, listed, refuse, single
 from popdist.torch.calls.group_calls import Tensors
@@ -65,6 +66,10 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         self._store = store
         self._ranks = tuple(ranks) or tuple(range(size))
         numbering = (parent.rank(), parent.size()) if parent else (rank, size)
+        host_index = STATE.job.place.host_index
+        if STATE.counts(rank, size) and parent is None and server_of(store):
+            links = StoredLinks(store, rank, host_index or 0)
+            STATE.look_up_links = None if host_index is None else links.root
         with backend_errors():
             name = StoredName(store, rank)
             group = STATE.new_group(

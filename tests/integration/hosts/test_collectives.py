@@ -74,6 +74,42 @@ def test_the_local_launcher_links_hosts_by_tcp(bed: Bed) -> None:
     assert lines == [f"{rank} h{1 + rank // 2} direct" for rank in range(4)]
 
 
+def test_torchrun_on_two_hosts_needs_no_setting(make_bed: Callable[..., Bed]) -> None:
+    bed = make_bed(hosts=2)
+    # As in many installations, where a host's own name is an address of loopback.
+    bed.front.run("sed", "-i", "1i 127.0.1.1 h0", "/etc/hosts")
+    program = """
+import subprocess, sys, popdist.torch, torch, torch.distributed as dist
+dist.init_process_group("popdist")
+dist.all_reduce(total := torch.full((3,), dist.get_rank() + 1.0))
+sockets = subprocess.check_output(["ss", "-Hltnp"]).decode().splitlines()
+own = {line.split()[3].split(":")[0] for line in sockets if "python" in line}
+sys.stdout.write(f"{total[0]} {own}\\n")
+dist.barrier()
+dist.destroy_process_group()
+"""
+    processes = []
+    for number, host in enumerate(bed.hosts):
+        host.path("/tmp/program.py").write_text(program)
+        argv = [
+            "python3",
+            "-m",
+            "torch.distributed.run",
+            "--nnodes",
+            "2",
+            "--nproc-per-node",
+            "2",
+        ]
+        argv += ["--master-addr", "h0", "--master-port", "29555"]
+        argv += ["--node-rank", f"{number}", "/tmp/program.py"]
+        processes.append(host.start(*argv, stdout=subprocess.PIPE, text=True))
+
+    outputs = [process.communicate(timeout=200)[0] for process in processes]
+
+    assert outputs[0].splitlines() == ["10.0 {'10.31.0.1'}"] * 2
+    assert outputs[1].splitlines() == ["10.0 {'10.31.0.2'}"] * 2
+
+
 def test_links_listen_in_the_subnet_only_and_show_no_key(
     make_bed: Callable[..., Bed],
 ) -> None:

@@ -182,7 +182,7 @@ def connect(rank: int, size: int, on_finalise: Callable[[], None]) -> MpiLinks:
             f"This process is instance {rank} of {size}, but rank {world.rank} of "
             f"{world.size} for MPI, by which popdist reaches other hosts. Start the "
             "program with poprun, or with the mpirun of the MPI that mpi4py uses "
-            "(MPI4PY_LIBMPI names its libmpi)."
+            "(MPI4PY_LIBMPI names its libmpi), or set POPDIST_LINKS to use TCP."
         )
     return MpiLinks(mpi, library, ports)
 

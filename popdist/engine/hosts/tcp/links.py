@@ -37,12 +37,20 @@ Address = tuple[str, int]
 class TcpLinks:
     """Links by sockets, which all belong to this job."""
 
-    def __init__(self, rank: int, size: int, root: Address, key: bytes) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        root: Address,
+        key: bytes,
+        look_up: Callable[[], tuple[str, int, bytes]] | None = None,
+    ) -> None:
         """Connect to instance 0, and return once all instances have.
 
         Args:
             root: The address at which instance 0 listens.
             key: The secret of the job.
+            look_up: Returns another address and key if these may be out of date.
         """
         self._rank, self._size, self._key = rank, size, key
         self._core = _core.TcpLinks(rank, size)
@@ -59,7 +67,7 @@ class TcpLinks:
         if rank == 0:
             self._listener = _listener(root)
         else:
-            self._connect_to_root(root)
+            self._connect_to_root(root, look_up)
         Helper(target=self._accept, name="popdist accepts", daemon=True).start()
         own = self._listener.getsockname()[:2]
         texts = self.gather(json.dumps(own).encode())
@@ -168,7 +176,11 @@ class TcpLinks:
             sleep(_PAUSE)
         return taken
 
-    def _connect_to_root(self, root: Address) -> None:
+    def _connect_to_root(
+        self,
+        root: Address,
+        look_up: Callable[[], tuple[str, int, bytes]] | None,
+    ) -> None:
         """Connect once instance 0 listens, and listen at the address on the way."""
         while True:
             try:
@@ -177,6 +189,9 @@ class TcpLinks:
             except (OSError, StrangerError):
                 # It has not begun to listen, or another program has had the port.
                 sleep(0.05)
+                if look_up is not None:
+                    host, port, self._key = look_up()
+                    root = host, port
         self._listener = _listener((connection.getsockname()[0], 0))
         self._core.add(0, connection.detach())
 

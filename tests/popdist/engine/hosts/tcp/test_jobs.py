@@ -67,35 +67,55 @@ def test_the_death_of_all_instances_of_a_host_is_detected_by_the_others(
         assert re.match(r"PeerLostError\([12],\): ", ran.instances[rank].out)
 
 
-def test_instances_of_torchrun_need_no_mpi(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import numpy as np, popdist\n"
-        "group = popdist.instance_group()\n"
-        "print(group.all_reduce(np.full(3, group.rank + 1.0))[0])\n"
-    )
+def run_below_torchrun(tmp_path: Path, program: str, links: str = "") -> list[str]:
+    """Run a program in two instances on each of two nodes; return what they print."""
+    path = tmp_path / "program.py"
+    path.write_text(program)
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2")
     address = "--master-addr", "127.0.0.1", "--master-port", str(free_port())
-    links = f"tcp://127.0.0.1:{free_port()}/a secret of this job"
-
     agents = [
         subprocess.Popen(
-            [
-                *torchrun,
-                "--node-rank",
-                node,
-                "--nproc-per-node",
-                "2",
-                *address,
-                program,
-            ],
+            [*torchrun, "--node-rank", node, "--nproc-per-node", "2", *address, path],
             env={**os.environ, "PYTHONPATH": str(ROOT), LINKS: links},
             stdout=subprocess.PIPE,
             text=True,
         )
         for node in "01"
     ]
-
     outputs = [agent.communicate(timeout=200)[0] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0]
-    assert "".join(outputs).split() == ["10.0"] * 4
+    return "".join(outputs).split()
+
+
+def test_instances_of_torchrun_need_no_mpi(tmp_path: Path) -> None:
+    program = (
+        "import numpy as np, popdist\n"
+        "group = popdist.instance_group()\n"
+        "total = group.all_reduce(np.full(3, group.rank + 1.0))[0]\n"
+        "print(f'{total}\\n', end='', flush=True)\n"
+    )
+    links = f"tcp://127.0.0.1:{free_port()}/a secret of this job"
+
+    assert run_below_torchrun(tmp_path, program, links) == ["10.0"] * 4
+
+
+# Each is on a host of its own for popdist, though not for the kernel. Afterwards other
+# groups use the same links.
+TORCH = """
+import sys, numpy as np, popdist, popdist.torch, torch, torch.distributed as dist
+dist.init_process_group("popdist")
+rank = dist.get_rank()
+dist.all_reduce(tensor := torch.full((3,), rank + 1.0))
+group = popdist.instance_group()
+total = group.all_reduce(np.full(3, 1.0))[0]
+# In one piece, because another process writes to the same pipe.
+sys.stdout.write(f"{tensor[0]},{total},{type(group.transport).__name__}\\n")
+sys.stdout.flush()
+dist.destroy_process_group()
+"""
+
+
+def test_the_store_of_torchrun_tells_where_the_links_begin(tmp_path: Path) -> None:
+    outputs = run_below_torchrun(tmp_path, TORCH)
+
+    assert outputs == ["10.0,4.0,HostsTransport"] * 4

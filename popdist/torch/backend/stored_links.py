@@ -1,0 +1,87 @@
+"""How instances that no MPI connects find each other: by the store of their group."""
+
+import json
+import secrets
+import socket
+from contextlib import closing, suppress
+from time import sleep
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from popdist.errors import ArenaError
+
+# Where instance 0 listens, with the key of the links; an address of another host.
+_ROOT, _OTHER = "popdist links", "popdist other host"
+_PAUSE = 0.02
+
+
+class StoredLinks:
+    """The address at which instance 0 listens, in the store of all instances.
+
+    Args:
+        store: Served by TCP, as those of torchrun and of env:// are.
+        host_index: The host of this instance among those of the job.
+    """
+
+    def __init__(self, store: Store, rank: int, host_index: int) -> None:
+        self._store, self._rank = store, rank
+        self._is_elsewhere = host_index > 0
+
+    def root(self) -> tuple[str, int, bytes]:
+        """Return the address and the port of instance 0, and the key; once it is there.
+
+        An earlier attempt of the job may have stored another one, which this returns
+        until instance 0 has stored its own.
+
+        Raises:
+            ArenaError: The store has ended.
+        """
+        try:
+            towards_store = _own_address_towards(server_of(self._store))
+            if self._rank == 0:
+                return self._announce(towards_store)
+            if self._is_elsewhere:
+                self._store.set(_OTHER, towards_store)
+            address, port, key = json.loads(self._wait_for(_ROOT))
+        except dist.DistError as error:
+            raise ArenaError(
+                "The store by which instances on several hosts find each other cannot "
+                f"be reached: {error}."
+            ) from error
+        return address, port, bytes.fromhex(key)
+
+    def _announce(self, address: str) -> tuple[str, int, bytes]:
+        if address.startswith("127.") or address == "::1":
+            # The store is here. An instance elsewhere tells where the network is.
+            address = _own_address_towards(self._wait_for(_OTHER))
+        key = secrets.token_bytes(16)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with closing(socket.create_server((address, 0), family=family)) as server:
+            port = server.getsockname()[1]
+        self._store.set(_ROOT, json.dumps([address, port, key.hex()]))
+        return address, port, key
+
+    def _wait_for(self, key: str) -> str:
+        while not self._store.check([key]):
+            sleep(_PAUSE)
+        value: bytes = self._store.get(key)
+        return value.decode()
+
+
+def server_of(store: Store) -> str:
+    """Return the host that serves a store by TCP, "" for another kind of store."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store.host if isinstance(store, TCPStore) else ""
+
+
+def _own_address_towards(host: str) -> str:
+    """Return the address of this host by which it reaches another one."""
+    for family, kind, _, _, address in socket.getaddrinfo(
+        host, 9, type=socket.SOCK_DGRAM
+    ):
+        with suppress(OSError), socket.socket(family, kind) as sock:
+            sock.connect(address)
+            return str(sock.getsockname()[0])
+    return "127.0.0.1"

@@ -1,0 +1,43 @@
+"""Where instance 0 listens for links, told by a store of torch."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+import torch.distributed as dist
+
+from popdist.engine.hosts.tcp.links import TcpLinks
+from popdist.torch.backend.stored_links import StoredLinks, server_of
+
+
+def test_links_begin_at_the_address_in_the_store_however_late_it_comes() -> None:
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.PrefixStore("group", server)
+    earlier = StoredLinks(store, 0, 0)
+    has_looked = Event()
+
+    # An earlier attempt has ended: nothing listens there.
+    with ThreadPoolExecutor(3) as threads:
+        stale = threads.submit(earlier.root)
+        address, port, key = StoredLinks(store, 1, 1).root()
+        assert (address, port, key) == stale.result()
+
+        def look_up() -> tuple[str, int, bytes]:
+            has_looked.set()
+            return StoredLinks(store, 1, 1).root()
+
+        other = threads.submit(TcpLinks, 1, 2, (address, port), key, look_up)
+        has_looked.wait()
+        address, port, key = StoredLinks(store, 0, 0).root()
+        root = threads.submit(TcpLinks, 0, 2, (address, port), key)
+        gathering = threads.submit(lambda: root.result().gather(b"0"))
+        assert other.result().gather(b"1") == [b"0", b"1"]
+        assert gathering.result() == [b"0", b"1"]
+    assert key != stale.result()[2]
+
+
+@pytest.mark.parametrize("kind", ["file", "hash"])
+def test_a_store_that_no_host_serves_tells_nothing(kind: str, tmp_path: object) -> None:
+    store = dist.HashStore() if kind == "hash" else dist.FileStore(f"{tmp_path}/s", 1)
+
+    assert server_of(dist.PrefixStore("group", store)) == ""
