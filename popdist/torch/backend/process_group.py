@@ -66,11 +66,11 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         self._store = store
         self._ranks = tuple(ranks) or tuple(range(size))
         numbering = (parent.rank(), parent.size()) if parent else (rank, size)
-        host_index = STATE.job.place.host_index
-        if STATE.counts(rank, size) and parent is None and server_of(store):
-            links = StoredLinks(store, rank, host_index or 0)
-            STATE.look_up_links = None if host_index is None else links.root
         with backend_errors():
+            host_index = STATE.job.place.host_index
+            if STATE.counts(rank, size) and parent is None and server_of(store):
+                links = StoredLinks(store, rank, host_index or 0)
+                STATE.look_up_links = None if host_index is None else links.root
             name = StoredName(store, rank)
             group = STATE.new_group(
                 name.chosen or name.look_up,
