@@ -392,8 +392,9 @@ static bool take_torch(TensorCallsObject *self, PyObject *torch)
         return false;
     Py_INCREF(torch);
     self->torch = torch;
+    const char *name = "dlpack_exchange_api";
     const dlpack_functions *dlpack =
-        table == Py_None ? NULL : PyCapsule_GetPointer(table, "dlpack_exchange_api");
+        PyCapsule_IsValid(table, name) ? PyCapsule_GetPointer(table, name) : NULL;
     if (dlpack && dlpack->version.major == DLPACK_MAJOR && dlpack->tensor_from)
         self->dlpack = dlpack;
     return !PyErr_Occurred();
