@@ -296,19 +296,6 @@ def test_bytes_that_are_no_text_reach_the_instances_of_all_hosts(bed: Bed) -> No
     assert ran.stdout == f"{expected}\n" * 2
 
 
-def test_collectives_without_an_mpi_are_refused_and_leave_nothing(bed: Bed) -> None:
-    ran = bed.front.run(
-        *poprun("local", "--host", "h0,h1", "-n", "2", "python3", "-c"),
-        "import popdist; popdist.replica_group()",
-    )
-
-    assert ran.returncode == 1
-    assert ran.stderr.endswith(
-        "ArenaError: Instances on several hosts reach each other by MPI, and --mpirun "
-        "local starts none. Start poprun with an mpirun of an MPI.\n"
-    )
-
-
 def test_what_python_sets_for_itself_is_passed_on_by_no_host(bed: Bed) -> None:
     # A login on a host has no language here.
     ran = bed.front.run(
