@@ -63,7 +63,8 @@ memcheck-python: $(VENV)/tested ## The engine's calls from Python under valgrind
 cross: ## The core compiled for 64-bit Arm, its threads under qemu.
 	@sh scripts/cross_compile.sh $(HARNESS)
 
-.PHONY: bench bench-peers bench-hosts bench-launch bench-vipu bench-torch bench-tf
+.PHONY: bench bench-peers bench-hosts bench-launch bench-vipu bench-torch bench-llama
+.PHONY: bench-tf
 bench: install ## Collectives next to their peers, 2, 4 and 8 instances: build/bench-N.json.
 	@mkdir -p build
 	for n in 2 4 8; do $(WITH_BIN) poprun --num-instances $$n --num-replicas $$n \
@@ -80,6 +81,8 @@ bench-vipu: $(VENV)/installed $(VENV)/with-vipu ## What allocating emulated IPUs
 	$(BIN)/python scripts/bench_vipu.py
 bench-torch: $(VENV)/tested ## PyTorch's programs next to gloo and to plain torch.
 	$(BIN)/python scripts/bench_torch.py
+bench-llama: $(VENV)/tested ## Tokens a second of a Llama on 2 instances, next to gloo.
+	$(BIN)/python scripts/bench_llama.py
 bench-tf: $(VENV)/tested ## TensorFlow's training next to its own strategies.
 	$(WITH_BIN) python scripts/bench_tf.py
 
