@@ -82,15 +82,15 @@ class TransportKind(NamedTuple):
 
 def _shared_memory() -> "MeetMembers":
     # Not above: without collectives, numpy and the engine are not needed.
-    from popdist.engine.shm.transport import ShmTransport
+    from popdist.engine.shm.shm_transport import ShmTransport
 
     return ShmTransport.meet
 
 
 def _several_hosts() -> "MeetMembers":
     # Not above, as in _shared_memory().
+    from popdist.engine.hosts.hosts_transport import HostsTransport
     from popdist.engine.hosts.links_thread import note_exit
-    from popdist.engine.hosts.transport import HostsTransport
 
     STATE.note_exit = note_exit
     # Without this, Open MPI 5 would end this process when another one dies.

@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from popdist.engine.group import Group
-from popdist.engine.shm.transport import ShmTransport
+from popdist.engine.shm.shm_transport import ShmTransport
 from popdist.engine.spec.dtypes import code_of
 from popdist.engine.tuning import Tuning
 

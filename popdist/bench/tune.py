@@ -135,7 +135,7 @@ def _compare(
 def _connection(comm: Communicator) -> Connect:
     # Not above: these modules meet other instances; the pure functions here need none.
     from popdist.engine.group import Group
-    from popdist.engine.shm.transport import ShmTransport
+    from popdist.engine.shm.shm_transport import ShmTransport
     from popdist.session import STATE
 
     count = 0

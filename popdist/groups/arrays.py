@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from popdist.engine.calls.rows import ReplicaRows
+from popdist.engine.calls.array_rows import ReplicaRows
 from popdist.groups.instance_group import instance_group
 from popdist.session import STATE
 

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from popdist.engine.calls.signatures import ReplicaGroupsCalls
 from popdist.engine.group import Group
 from popdist.groups.joined_handle import JoinedHandle
-from popdist.groups.rows import Part, Parts, Results, Shape
+from popdist.groups.local_rows import Part, Parts, Results, Shape
 
 T = TypeVar("T")
 

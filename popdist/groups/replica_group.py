@@ -9,10 +9,10 @@ from itertools import accumulate
 from typing import Literal, overload
 
 from popdist.communicators import participants
-from popdist.engine.calls.rows import is_first_of_several
+from popdist.engine.calls.array_rows import is_first_of_several
 from popdist.engine.group import Group
+from popdist.groups.local_rows import Part
 from popdist.groups.partitioned import ReplicaGroups
-from popdist.groups.rows import Part
 from popdist.session import STATE
 
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from popdist.engine.calls.rows import Array
+from popdist.engine.calls.array_rows import Array
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle
 from popdist.engine.spec.dtypes import code_of, name_of

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from popdist.engine.calls.rows import bytes_of
+from popdist.engine.calls.array_rows import bytes_of
 from popdist.engine.group import Group
 from popdist.engine.spec.operations import Operation
 

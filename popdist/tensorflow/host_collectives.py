@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from popdist import collectives
 from popdist.communicators import participants
-from popdist.engine.calls.rows import Array
+from popdist.engine.calls.array_rows import Array
 from popdist.engine.handle import Handle
 from popdist.errors import MismatchError
 from popdist.session import STATE

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from popdist.engine.calls import rows
+from popdist.engine.calls import array_rows
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle, Helper
 from popdist.engine.meet.deadlines import report
@@ -264,7 +264,7 @@ class Channels:
             header = np.zeros(2, np.int64)
             while self._is_expected(source):
                 group = group or self._open(source, self._rank)
-                group.transport.receive(rows.bytes_of(header), 0)
+                group.transport.receive(array_rows.bytes_of(header), 0)
                 message = self._receive_one(group, source, *header.tolist())
                 if message is not None:
                     message.finish()
@@ -336,5 +336,5 @@ def _send(group: Group, message: Message) -> None:
     """Send a message through the group of its two members."""
     tensor = readable(message.tensor)
     header = np.array([message.tag, tensor.nbytes], np.int64)
-    group.transport.send(rows.bytes_of(header), 1)
+    group.transport.send(array_rows.bytes_of(header), 1)
     group.transport.send(bytes_of(tensor), 1)

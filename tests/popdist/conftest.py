@@ -3,7 +3,7 @@
 import pytest
 
 from popdist import session
-from popdist.engine.shm.transport import ShmTransport
+from popdist.engine.shm.shm_transport import ShmTransport
 from tests import jobs
 from tests.forked_tests import run_in_fork
 from tests.popdist import other_transports

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from popdist.engine.calls.rows import LIST_TYPES, NUMPY, Array, written
+from popdist.engine.calls.array_rows import LIST_TYPES, NUMPY, Array, written
 from popdist.engine.spec.dtypes import DType
 
 

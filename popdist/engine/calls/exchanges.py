@@ -12,10 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from popdist.engine.calls.destinations import check_apart, check_fits, out_arrays
-from popdist.engine.calls.headers import HEADER, described, header_of, headers_of
-from popdist.engine.calls.membership import Membership, ends_group_without_memory
-from popdist.engine.calls.rows import (
+from popdist.engine.calls.array_rows import (
     LIST_TYPES,
     NUMPY,
     Array,
@@ -24,6 +21,9 @@ from popdist.engine.calls.rows import (
     readable,
     rows_of,
 )
+from popdist.engine.calls.destinations import check_apart, check_fits, out_arrays
+from popdist.engine.calls.headers import HEADER, described, header_of, headers_of
+from popdist.engine.calls.membership import Membership, ends_group_without_memory
 from popdist.engine.rows import Copy, copy_results, destination_of
 from popdist.engine.spec.dtypes import code_of
 from popdist.engine.spec.operations import Operation, number_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from popdist.engine.calls.rows import Array
+from popdist.engine.calls.array_rows import Array
 from popdist.engine.spec.dtypes import code_of, dtype_of
 
 # Dtype, axes, and their lengths.

@@ -9,8 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from popdist.engine.calls.destinations import check_fits
-from popdist.engine.calls.rows import (
+from popdist.engine.calls.array_rows import (
     ARRAY_TYPES,
     LIST_TYPES,
     Array,
@@ -20,6 +19,7 @@ from popdist.engine.calls.rows import (
     written,
     wrong_rows,
 )
+from popdist.engine.calls.destinations import check_fits
 from popdist.engine.endpoint import Endpoint
 from popdist.engine.failures import unusable
 from popdist.engine.handle import AsyncOp, Handle

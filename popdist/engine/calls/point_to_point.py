@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from popdist.engine.calls.array_rows import Array, readable, rows_of, written
 from popdist.engine.calls.membership import (
     Membership,
     ends_group_without_memory,
     whole_number,
 )
-from popdist.engine.calls.rows import Array, readable, rows_of, written
 
 
 class PointToPoint(Membership):

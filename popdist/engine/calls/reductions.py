@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from popdist.engine import _core
-from popdist.engine.calls.destinations import check_apart, check_fits
-from popdist.engine.calls.membership import Membership, ends_group_without_memory
-from popdist.engine.calls.rows import (
+from popdist.engine.calls.array_rows import (
     ARRAY_TYPES,
     NUMPY,
     Array,
@@ -18,6 +16,8 @@ from popdist.engine.calls.rows import (
     rows_of,
     written,
 )
+from popdist.engine.calls.destinations import check_apart, check_fits
+from popdist.engine.calls.membership import Membership, ends_group_without_memory
 from popdist.engine.handle import AsyncOp, Handle
 from popdist.engine.rows import copy_results, destination_of, pairs_of
 from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of

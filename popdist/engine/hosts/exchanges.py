@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from popdist.engine import _core
 from popdist.engine.call_table import EngineCall
-from popdist.engine.hosts.member import DATA, PART, HostsMember
+from popdist.engine.hosts.hosts_member import DATA, PART, HostsMember
 from popdist.engine.rows import BYTES, Rows
 from popdist.engine.spec.operations import Operation
 

@@ -7,15 +7,15 @@ from typing import Any
 
 from popdist.engine import _core
 from popdist.engine.failures import ErrorFields, error_of, fields_of
+from popdist.engine.hosts.hosts_member import TAGS, HostsMember
 from popdist.engine.hosts.layout import Layout
 from popdist.engine.hosts.links_thread import start
-from popdist.engine.hosts.member import TAGS, HostsMember
 from popdist.engine.hosts.world import JobHosts, World
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
 from popdist.engine.meet.pidfds import lost
 from popdist.engine.shm.arena import Meeting
-from popdist.engine.shm.member import ShmMember
+from popdist.engine.shm.shm_member import ShmMember
 from popdist.engine.tuning import Tuning
 from popdist.errors import MismatchError, PopdistError
 

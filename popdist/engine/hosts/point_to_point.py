@@ -8,7 +8,7 @@ import numpy as np
 
 from popdist.engine.call_table import EngineCall
 from popdist.engine.hosts.exchanges import address_of
-from popdist.engine.hosts.member import POINT, HostsMember
+from popdist.engine.hosts.hosts_member import POINT, HostsMember
 from popdist.engine.rows import Rows
 from popdist.engine.spec.operations import Operation
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from popdist.engine.call_table import head_of_reduction
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.engine.shm.member import ShmMember
+from popdist.engine.shm.shm_member import ShmMember
 from popdist.engine.spec.operations import ALGORITHM_NAMES, ALGORITHMS
 from popdist.engine.transport import Core, Transport
 from popdist.engine.tuning import cores_of_members

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.values import DistributedValues, Mirrored
 from tensorflow.python.ops.control_flow_util import GetContainingWhileContext
 
-from popdist.engine.calls.rows import Array
+from popdist.engine.calls.array_rows import Array
 from popdist.tensorflow.strategy.exchange import Exchange, ExchangeCall
 from popdist.tensorflow.tensors.memory import Tensor
 from popdist.tensorflow.tensors.operation import (

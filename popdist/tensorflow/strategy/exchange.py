@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from popdist.engine._core import address_of
-from popdist.engine.calls.rows import Array, readable
+from popdist.engine.calls.array_rows import Array, readable
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle
 from popdist.engine.spec.dtypes import DType, code_of, reduction_code_of

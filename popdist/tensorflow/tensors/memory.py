@@ -10,7 +10,7 @@ import numpy as np
 from tensorflow.python.eager.context import ensure_initialized
 from tensorflow.python.framework.ops import EagerTensor
 
-from popdist.engine.calls.rows import Array
+from popdist.engine.calls.array_rows import Array
 from popdist.engine.spec.dtypes import DType
 
 # TensorFlow takes memory that is aligned like this as it is, and copies other memory.

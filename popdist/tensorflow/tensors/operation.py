@@ -16,7 +16,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from popdist.engine._core import address_of
-from popdist.engine.calls.rows import Array
+from popdist.engine.calls.array_rows import Array
 from popdist.tensorflow.tensors.memory import (
     Tensor,
     memory_of,

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from popdist.engine.group import Group
-from popdist.engine.shm.transport import ShmTransport
+from popdist.engine.shm.shm_transport import ShmTransport
 from popdist.engine.transport import Transport
 from popdist.engine.tuning import Tuning
 

@@ -8,7 +8,7 @@ import pytest
 
 from popdist.engine import _core
 from popdist.engine.call_table import EngineCall
-from popdist.engine.calls.rows import rows_of
+from popdist.engine.calls.array_rows import rows_of
 from popdist.engine.group import Group
 from popdist.engine.spec.operations import Operation
 from popdist.errors import MismatchError

@@ -11,9 +11,9 @@ import pytest
 
 from popdist.engine import _core
 from popdist.engine.group import Group
-from popdist.engine.shm import member
+from popdist.engine.shm import shm_member
 from popdist.engine.shm.heap import Heap
-from popdist.engine.shm.member import ShmMember
+from popdist.engine.shm.shm_member import ShmMember
 from popdist.errors import GroupUnusableError
 from tests.popdist.engine.members import SMALL, Me, group_of, results, run
 
@@ -30,7 +30,7 @@ def test_threads_that_make_the_first_array_at_once_get_two_of_them(
             time.sleep(0.05)
             super().__init__(*args)
 
-    monkeypatch.setattr(member, "Heap", Slow)
+    monkeypatch.setattr(shm_member, "Heap", Slow)
     group = alone()
     made: list[np.ndarray] = []
     threads = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from popdist.engine.calls.rows import NUMPY
+from popdist.engine.calls.array_rows import NUMPY
 from popdist.engine.rows import (
     BYTES,
     Framework,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from popdist.engine.calls.array_rows import NUMPY
 from popdist.engine.calls.destinations import check_apart
-from popdist.engine.calls.rows import NUMPY
 from popdist.engine.group import Group
 from popdist.engine.rows import destination_of
 from popdist.engine.spec.dtypes import code_of

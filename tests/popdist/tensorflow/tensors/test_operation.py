@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from popdist.engine.calls.rows import Array
+from popdist.engine.calls.array_rows import Array
 from popdist.engine.handle import Handle
 from popdist.tensorflow.tensors.memory import memory_of, new_memory
 from popdist.tensorflow.tensors.operation import (

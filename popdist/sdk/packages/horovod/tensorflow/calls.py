@@ -16,7 +16,7 @@ from tensorflow.python.framework.ops import (
     executing_eagerly_outside_functions,
 )
 
-from popdist.engine.calls.rows import Array
+from popdist.engine.calls.array_rows import Array
 from popdist.engine.spec.dtypes import DTYPES
 from popdist.replicated.shares import even_share
 from popdist.tensorflow.tensors.memory import Tensor, new_memories, new_memory

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from popdist.engine.call_table import pairs_in
-from popdist.engine.calls.rows import bytes_of, rows_of
+from popdist.engine.calls.array_rows import bytes_of, rows_of
 from popdist.engine.group import Group
 from popdist.engine.rows import Pair, Rows
 from popdist.engine.spec.dtypes import DTYPES

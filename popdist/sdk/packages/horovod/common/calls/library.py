@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from popdist.engine._core import address_of
-from popdist.engine.calls.rows import NUMPY, Array
+from popdist.engine.calls.array_rows import NUMPY, Array
 from popdist.engine.rows import BYTES, Framework, Rows
 from popdist.engine.spec.dtypes import DType
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from popdist.engine.calls.rows import Array
+from popdist.engine.calls.array_rows import Array
 
 from ..process_sets import ProcessSet, global_process_set
 from .library import NUMPY_ARRAYS

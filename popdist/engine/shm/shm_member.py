@@ -37,7 +37,7 @@ class ShmMember:
     def __init__(
         self, meeting: Meeting, simd: str | None, tuning: Tuning | None
     ) -> None:
-        """Meet the other members; see shm.transport.meet()."""
+        """Meet the other members; see ShmTransport.meet()."""
         self.rank = rank = meeting.rank
         self.instances = tuple(meeting.instances)
         # The members of the larger group that this one belongs to. A call's root is an

@@ -7,8 +7,8 @@ from typing import Any, Self
 from popdist.engine import _core
 from popdist.engine.call_table import REDUCING, EngineCall
 from popdist.engine.hosts.exchanges import HostExchanges
+from popdist.engine.hosts.hosts_member import HostsMember
 from popdist.engine.hosts.meeting import MeetOverHosts
-from popdist.engine.hosts.member import HostsMember
 from popdist.engine.hosts.point_to_point import receive_row, send_row
 from popdist.engine.hosts.world import JobHosts
 from popdist.engine.meet.group_name import GroupName
@@ -16,8 +16,8 @@ from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.rows import BYTES, Rows
 from popdist.engine.shm.arena import Meeting
 from popdist.engine.shm.arena_transport import ArenaTransport
-from popdist.engine.shm.member import ShmMember
-from popdist.engine.shm.transport import ShmTransport
+from popdist.engine.shm.shm_member import ShmMember
+from popdist.engine.shm.shm_transport import ShmTransport
 from popdist.engine.spec.operations import Operation
 from popdist.engine.transport import Core, Transport
 from popdist.engine.tuning import Tuning

@@ -9,7 +9,7 @@ from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.arena import Meeting
 from popdist.engine.shm.arena_transport import ArenaTransport
-from popdist.engine.shm.member import ShmMember
+from popdist.engine.shm.shm_member import ShmMember
 from popdist.engine.transport import Core
 from popdist.engine.tuning import Tuning
 

@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from popdist.engine.calls.destinations import check_apart, check_fits, out_arrays
-from popdist.engine.calls.rows import (
+from popdist.engine.calls.array_rows import (
     Array,
     ReplicaRows,
     warn_of_unmarked_rows,
     written,
     wrong_rows,
 )
+from popdist.engine.calls.destinations import check_apart, check_fits, out_arrays
 from popdist.engine.group import Group
 
 T = TypeVar("T")

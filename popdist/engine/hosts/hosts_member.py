@@ -26,7 +26,7 @@ from popdist.engine.hosts.links import LinkError
 from popdist.engine.hosts.world import World
 from popdist.engine.meet.deadlines import report
 from popdist.engine.rows import Rows
-from popdist.engine.shm.member import ShmMember, check_seconds
+from popdist.engine.shm.shm_member import ShmMember, check_seconds
 from popdist.engine.spec.operations import Described, Operation, Status, Trace
 from popdist.errors import (
     CollectiveAbortedError,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from popdist.engine._core import address_of
-from popdist.engine.calls.rows import readable, written
+from popdist.engine.calls.array_rows import readable, written
 from tests.popdist.engine.members import group_of
 
 
