@@ -22,8 +22,8 @@ Array = npt.NDArray[Any]
 
 ALGORITHMS = ("direct", "oneshot", "arena", "ring")
 
-# The ring cuts its chunks at multiples of this: of float32, at cache lines.
-_CHUNK_GRAIN = 16
+# The ring cuts its shares at multiples of this: of float32, at cache lines.
+_SHARE_UNIT = 16
 
 
 def _lesser(a: Array, b: Array) -> Array:
@@ -67,15 +67,15 @@ def tree(rows: Sequence[Array] | Array, op: str) -> Array:
 def ring(rows: Sequence[Array] | Array, op: str, segment: int) -> Array:
     """Combine one row for each member as a ring does, in rounds of N segments.
 
-    Chunk k starts at member k and goes round. Each member combines its own elements, as
-    the left operand, with the chunk that it receives.
+    Share k starts at member k and goes round. Each member combines its own elements, as
+    the left operand, with the share that it receives.
     """
     size, length = len(rows), len(rows[0])
     total = np.empty_like(rows[0])
     for begin in range(0, length, size * segment):
         end = min(begin + size * segment, length)
         for k in range(size):
-            span = _chunk(begin, end, size, k)
+            span = _share(begin, end, size, k)
             partial = rows[k][span]
             for hop in range(1, size):
                 partial = _COMBINE[op](rows[(k + hop) % size][span], partial)
@@ -83,10 +83,10 @@ def ring(rows: Sequence[Array] | Array, op: str, segment: int) -> Array:
     return total
 
 
-def _chunk(begin: int, end: int, size: int, k: int) -> slice:
-    """Return chunk k of a round that is cut into `size`. The last may be empty."""
+def _share(begin: int, end: int, size: int, k: int) -> slice:
+    """Return share k of a round that is cut into `size`. The last may be empty."""
     share = -(-(end - begin) // size)
-    width = -(-share // _CHUNK_GRAIN) * _CHUNK_GRAIN
+    width = -(-share // _SHARE_UNIT) * _SHARE_UNIT
     return slice(min(begin + k * width, end), min(begin + (k + 1) * width, end))
 
 

@@ -27,7 +27,7 @@ enum {
     FEW_MEMBERS = 8, /* with these, calls of all lengths and kinds are made */
     MOST_ROWS = 3,
     MOST_PARTS = 4,
-    /* Values repeat after so many elements: a prime, so that no chunk, block or
+    /* Values repeat after so many elements: a prime, so that no share, block or
      * segment that lands in another one's place looks right there. */
     PERIOD = 251,
     WIDEST = 8,  /* bytes of an element */
@@ -451,8 +451,8 @@ static void play_reduction(endpoint *s, const turn *t)
     } else {
         const bool is_chosen = t->how == DIRECT && t->number % 2;
         if (is_chosen)
-            prepare(&k, -1);
-        must(s, t, reduce(&k));
+            reduce_prepare(&k, -1);
+        must(s, t, reduce_run(&k));
         if (s->c.ran != way_of(s->g, t) && !(is_chosen && s->c.ran == ONESHOT))
             fail(s, t, "carried out with algorithm", s->c.ran);
     }
@@ -479,7 +479,7 @@ static pattern pattern_of_node(const group *g, const turn *t, uint64_t row, uint
 
 /* All nodes of a host that begins at replica `base`, as this member's share has them. */
 static void check_nodes(const endpoint *s, const turn *t, const replica_split *split, uint64_t base,
-                        chunk share, char *const *found)
+                        range share, char *const *found)
 {
     const uint64_t end = base + s->g->replicas;
     uint32_t nodes = 0;
@@ -496,7 +496,7 @@ static void check_nodes(const endpoint *s, const turn *t, const replica_split *s
 }
 
 /* Where there is no other host, this one's nodes make up the result. */
-static void complete(endpoint *s, const turn *t, const program *p, chunk share,
+static void complete(endpoint *s, const turn *t, const program *p, range share,
                      char *const *nodes)
 {
     const uint64_t count = share.end - share.begin;
@@ -538,11 +538,11 @@ static void play_nodes(endpoint *s, const turn *t)
     char *out[MAX_MEMBERS];
     table x = {0};
     table_make(s, t, &x);
-    chunk own = {0, 0};
+    range own = {0, 0};
     for (int q = 0; q < s->g->size; q++) {
-        chunk share = chunk_of(t->count, s->g->size, q, 1);
+        range share = range_of_share(t->count, s->g->size, q, 1);
         if (one_leader)
-            share = (chunk){q ? t->count : 0, t->count};
+            share = (range){q ? t->count : 0, t->count};
         lengths[q] = share.end - share.begin;
         own = q == s->c.rank ? share : own;
     }
@@ -695,7 +695,7 @@ static void play(endpoint *s, const turn *t)
 {
     switch (t->op) {
     case BARRIER:
-        must(s, t, barrier(&s->c, 0));
+        must(s, t, barrier_run(&s->c, 0));
         break;
     case ALL_REDUCE:
     case REDUCE:
@@ -1002,7 +1002,7 @@ static status reduce_some(endpoint *s)
                     .total = x.total,
                     .heap_in = NOT_IN_HEAP,
                     .heap_out = NOT_IN_HEAP};
-    const status found = reduce(&k);
+    const status found = reduce_run(&k);
     table_free(&t, &x);
     return found;
 }
@@ -1012,7 +1012,7 @@ static status wait_for_member_0(endpoint *s)
     char message[4];
     switch (s->g->end.waiting) {
     case BARRIER:
-        return barrier(&s->c, 0);
+        return barrier_run(&s->c, 0);
     case RECEIVE:
         return receive_message(&s->c, 0, FLOAT32, message, sizeof message);
     default:
@@ -1029,7 +1029,7 @@ static status let_down(endpoint *s)
     if (s->g->end.why != MISMATCH)
         return DONE;
     if (s->g->end.waiting != RECEIVE)
-        return barrier(&s->c, 7);
+        return barrier_run(&s->c, 7);
     for (int q = 1; q < s->g->size; q++)
         send_message(&s->c, q, INT8, message, sizeof message);
     return DONE;
@@ -1041,7 +1041,7 @@ static void *come_to_an_end(void *endpoint_of_ours)
     const header *head = s->c.head;
     const turn t = {.op = BARRIER};
     /* In a tree, a member may still wait to be released when member 0 ends the group. */
-    s->found = barrier(&s->c, 0);
+    s->found = barrier_run(&s->c, 0);
     if (s->found == ENDED && s->g->size > FEW_MEMBERS) {
         endpoint_close(s);
         return NULL;
@@ -1096,7 +1096,7 @@ static void *cross(void *endpoint_of_ours)
     const int other = 1 - s->c.rank;
     char *message = allocated(LARGE);
     memset(message, 0, LARGE);
-    must(s, &t, barrier(&s->c, 0));
+    must(s, &t, barrier_run(&s->c, 0));
     switch (s->g->cross.of[s->c.rank]) {
     case SEND:
         s->found = send_message(&s->c, other, INT8, message, LARGE);
@@ -1105,7 +1105,7 @@ static void *cross(void *endpoint_of_ours)
         s->found = receive_message(&s->c, other, INT8, message, LARGE);
         break;
     default:
-        s->found = barrier(&s->c, 0);
+        s->found = barrier_run(&s->c, 0);
     }
     free(message);
     endpoint_close(s);
@@ -1189,11 +1189,11 @@ static void *fall_silent(void *endpoint_of_ours)
     endpoint *s = endpoint_of_ours;
     header *head = s->c.head;
     const turn t = {.op = BARRIER};
-    must(s, &t, barrier(&s->c, 0));
+    must(s, &t, barrier_run(&s->c, 0));
     if (s->c.rank == 0)
         atomic_store(&head->ended, writing(0));
     else {
-        s->found = barrier(&s->c, 0);
+        s->found = barrier_run(&s->c, 0);
         if (!why_ended(&s->c, &s->told))
             fail(s, &t, "the group has not ended", 0);
     }
@@ -1309,7 +1309,7 @@ static void *call_until_ended(void *endpoint_of_ours)
     const bool ends = s->c.rank == 0;
     if (ends)
         pthread_create(&beside, NULL, end_from_beside, s);
-    while ((s->found = reduce_some(s)) == DONE && (s->found = barrier(&s->c, 0)) == DONE)
+    while ((s->found = reduce_some(s)) == DONE && (s->found = barrier_run(&s->c, 0)) == DONE)
         ;
     if (ends)
         pthread_join(beside, NULL);
@@ -1359,7 +1359,7 @@ static void *wait_for_late_member(void *endpoint_of_ours)
             sched_yield();
         if (s->c.rank == 1)
             nanosleep(&late, NULL);
-        must(s, &t, barrier(&s->c, 0));
+        must(s, &t, barrier_run(&s->c, 0));
     }
     if (s->c.rank == 0) {
         const waiting *w = &s->c.waits;

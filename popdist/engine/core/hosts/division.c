@@ -21,26 +21,28 @@ enum {
     MOST_CARRIERS = 4,
 };
 
-chunk part_of(const division *d, uint64_t count, int carrier)
+range part_of(const division *d, uint64_t count, int carrier)
 {
-    return chunk_of(count, (int)d->carriers, carrier, CHUNK_UNIT);
+    return range_of_share(count, (int)d->carriers, carrier, SHARE_UNIT);
 }
 
-chunk scattered_part(const division *d, uint32_t host, uint64_t number, int carrier)
+range scattered_part(const division *d, uint32_t host, uint64_t number, int carrier)
 {
-    const chunk all =
-        chunk_of(d->of_each_host[host], (int)d->count, (int)number, CHUNK_UNIT);
-    const chunk part = part_of(d, length_of(all), carrier);
-    return (chunk){all.begin + part.begin, all.begin + part.end};
+    const range all =
+        range_of_share(d->of_each_host[host], (int)d->count, (int)number, SHARE_UNIT);
+    const range part = part_of(d, range_length(all), carrier);
+    return (range){all.begin + part.begin, all.begin + part.end};
 }
 
 uint64_t length_of_share(const division *d, uint64_t number, int carrier, uint32_t host)
 {
     if (d->scatters)
-        return length_of(scattered_part(d, host, number, carrier));
-    const chunk all = block_of(d->total, d->block, number);
-    const chunk part = part_of(d, length_of(all), carrier);
-    return length_of(chunk_of(length_of(part), (int)d->hosts->hosts, (int)host, CHUNK_UNIT));
+        return range_length(scattered_part(d, host, number, carrier));
+    const range all = range_of_block(d->total, d->block, number);
+    const range part = part_of(d, range_length(all), carrier);
+    const range share =
+        range_of_share(range_length(part), (int)d->hosts->hosts, (int)host, SHARE_UNIT);
+    return range_length(share);
 }
 
 uint64_t length_of_part(const division *d, uint64_t number, int carrier)
@@ -52,7 +54,7 @@ uint64_t length_of_part(const division *d, uint64_t number, int carrier)
 }
 
 /* Append a range of a host's results of a reduce_scatter to the window. */
-static void append_scattered(const division *d, window *to, uint32_t host, chunk some)
+static void append_scattered(const division *d, window *to, uint32_t host, range some)
 {
     uint64_t first = 0, before = 0;
     for (int q = 0; q < d->hosts->size && before < some.end; q++) {
@@ -76,7 +78,7 @@ uint32_t most_ranges(const division *d)
 
 void move_to_block(const division *d, window *to, uint64_t number)
 {
-    const chunk all = block_of(d->total, d->block, number);
+    const range all = range_of_block(d->total, d->block, number);
     window_clear(to);
     if (!d->scatters)
         window_append(to, all.begin, all.end);
@@ -122,12 +124,13 @@ bool division_open(division *d, const call *k, size_t node_element)
     const uint64_t even = least(bytes / d->carriers / LEAST_BLOCKS, MOST_PART_BYTES);
     const uint64_t shares_bytes = (uint64_t)SHARE_BYTES * h->hosts;
     const uint64_t part_bytes = most(shares_bytes, most(even, LEAST_PART_BYTES));
-    d->block = most(part_bytes / width / CHUNK_UNIT, 1) * CHUNK_UNIT * d->carriers;
+    d->block = most(part_bytes / width / SHARE_UNIT, 1) * SHARE_UNIT * d->carriers;
     if (d->block > d->total)
-        d->block = d->in_records ? d->total : round_up(d->total, CHUNK_UNIT);
+        d->block = d->in_records ? d->total : round_up(d->total, SHARE_UNIT);
     d->count = d->in_records ? 1 : (d->total + d->block - 1) / d->block;
     d->part = part_of(d, d->block, 0).end;
-    d->share = d->whole ? d->part : chunk_of(d->part, (int)h->hosts, 0, CHUNK_UNIT).end;
+    d->share = d->whole ? d->part
+                        : range_of_share(d->part, (int)h->hosts, 0, SHARE_UNIT).end;
     return !d->scatters || divide_among_hosts(d);
 }
 

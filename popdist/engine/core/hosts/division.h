@@ -34,10 +34,10 @@ bool division_open(division *d, const call *k, size_t node_element);
 void division_close(division *d);
 
 /* A carrier's part of `count` elements, by its rank on its host. */
-chunk part_of(const division *d, uint64_t count, int carrier);
+range part_of(const division *d, uint64_t count, int carrier);
 
 /* A carrier's part of the results of a reduce_scatter on a host, in one block. */
-chunk scattered_part(const division *d, uint32_t host, uint64_t number, int carrier);
+range scattered_part(const division *d, uint32_t host, uint64_t number, int carrier);
 
 /* The elements of a carrier's part of a block that one host completes, and all of them. */
 uint64_t length_of_share(const division *d, uint64_t number, int carrier, uint32_t host);

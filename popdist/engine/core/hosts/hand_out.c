@@ -16,7 +16,7 @@ typedef struct {
 
 /* Return a carrier's elements to hand out: a part of the block, or of this host's
  * results of a reduce_scatter. */
-static chunk handed_part(const handing *h, int carrier)
+static range handed_part(const handing *h, int carrier)
 {
     const division *d = h->d;
     return d->scatters ? scattered_part(d, d->hosts->here, h->number, carrier)
@@ -24,11 +24,11 @@ static chunk handed_part(const handing *h, int carrier)
 }
 
 /* Return the elements of it in one block through the slots. */
-static chunk handed_by(const handing *h, int carrier, uint64_t block)
+static range handed_by(const handing *h, int carrier, uint64_t block)
 {
-    const chunk part = handed_part(h, carrier);
-    const chunk c = block_of(length_of(part), h->length, block);
-    return (chunk){part.begin + c.begin, part.begin + c.end};
+    const range part = handed_part(h, carrier);
+    const range c = range_of_block(range_length(part), h->length, block);
+    return (range){part.begin + c.begin, part.begin + c.end};
 }
 
 static const unsigned char *own_result(const handing *h, uint64_t block)
@@ -42,16 +42,16 @@ static void write_block(void *what, uint64_t block, uint64_t number, bool stream
     comm *c = h->k->c;
     if (!h->d->carries)
         return;
-    const chunk own = handed_by(h, c->rank, block);
-    copy(c->simd, input_at(c, c->rank, number), own_result(h, block),
-         length_of(own) * h->t.a.element, streaming);
+    const range own = handed_by(h, c->rank, block);
+    streaming_copy(c->simd, slot_input_at(c, c->rank, number), own_result(h, block),
+                   range_length(own) * h->t.a.element, streaming);
 }
 
 /* Copy a carrier's elements, which begin at `from`, to their destination. */
-static void take(handing *h, chunk theirs, const unsigned char *from)
+static void take(handing *h, range theirs, const unsigned char *from)
 {
     if (!h->d->scatters) {
-        copy_out(h->k, &h->t, &h->at, theirs.begin, theirs.end, from);
+        call_copy_out(h->k, &h->t, &h->at, theirs.begin, theirs.end, from);
         return;
     }
     const replica_split *split = h->k->split;
@@ -60,8 +60,9 @@ static void take(handing *h, chunk theirs, const unsigned char *from)
     const uint64_t begin = most(theirs.begin, first), end = least(theirs.end, last);
     const size_t element = h->t.a.element;
     if (begin < end)
-        copy(h->k->c->simd, h->out + (begin - first) * element,
-             from + (begin - theirs.begin) * element, (end - begin) * element, false);
+        streaming_copy(h->k->c->simd, h->out + (begin - first) * element,
+                       from + (begin - theirs.begin) * element,
+                       (end - begin) * element, false);
 }
 
 static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
@@ -71,7 +72,7 @@ static void read_block(void *what, uint64_t block, uint64_t number, bool streami
     comm *c = h->k->c;
     for (int q = 0; q < (int)h->d->carriers; q++)
         take(h, handed_by(h, q, block),
-             q == c->rank ? own_result(h, block) : input_at(c, q, number));
+             q == c->rank ? own_result(h, block) : slot_input_at(c, q, number));
 }
 
 /* Copy the carriers' elements to all members of this host. */
@@ -80,7 +81,7 @@ static status through_slots(handing *h)
     comm *c = h->k->c;
     h->length = c->agreed.block_bytes / h->t.a.element;
     /* The first carrier's part is the longest. */
-    const uint64_t longest = length_of(handed_part(h, 0));
+    const uint64_t longest = range_length(handed_part(h, 0));
     const uint64_t bytes = least(longest, h->length) * h->t.a.element;
     blocks all = {
         .c = c,
@@ -91,7 +92,7 @@ static status through_slots(handing *h)
         .write = write_block,
         .read = read_block,
     };
-    descriptor d = descriptor_of(h->k);
+    descriptor d = call_descriptor(h->k);
     d.operation = BROADCAST;
     return blocks_run(&all, &d);
 }
@@ -107,7 +108,7 @@ status hand_out(const division *d, const call *whole, const call *part, char *ou
         .number = number,
         .result = result,
     };
-    h.t = terms_of(h.k);
+    h.t = call_terms(h.k);
     h.t.stream_out = !d->scatters && d->total * h.t.a.element >= STREAM_OUT_BYTES;
     if (whole->c->size == 1)
         take(&h, handed_part(&h, 0), result);

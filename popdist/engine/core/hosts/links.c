@@ -133,7 +133,7 @@ static status test_all(comm *c, message *m, uint32_t count, uint32_t *open, int 
 static status look(comm *c, int peer, uint64_t waited_ns)
 {
     const bool stop = c->links->during_wait(c, peer, waited_ns);
-    if (!is_ours(c))
+    if (!comm_is_ours(c))
         return STOPPED;
     return stop ? end_group(c, STOPPED, c->rank) : DONE;
 }

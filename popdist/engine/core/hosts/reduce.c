@@ -43,7 +43,7 @@ static status hand_out_here(work *w, uint64_t number)
     const uint32_t here = d->hosts->here;
     if (x->root_host >= 0 && x->root_host != (int)here)
         /* The host's leader knows by now that all hosts make this call. */
-        return number + 1 == d->count ? barrier(x->k->c, 0) : DONE;
+        return number + 1 == d->count ? barrier_run(x->k->c, 0) : DONE;
     const transit *b = transit_of(&w->x, number);
     const unsigned char *result = b->result;
     if (!d->scatters)
@@ -65,7 +65,7 @@ static status reduce_with_records(work *w)
         if (s == DONE)
             s = finish_records(c, x->of_host, x->bytes_of_host);
         if (s == DONE)
-            complete_share(x, b, (chunk){0, w->d.total});
+            complete_share(x, b, (range){0, w->d.total});
     }
     return s == DONE ? hand_out_here(w, 0) : s;
 }
@@ -77,7 +77,7 @@ static status agree(work *w)
     shares *x = &w->x;
     comm *c = x->k->c;
     const status s = x->l->leads ? finish_records(c, x->of_host, x->bytes_of_host) : DONE;
-    return s == DONE && w->d.carriers > 1 ? barrier(c, 0) : s;
+    return s == DONE && w->d.carriers > 1 ? barrier_run(c, 0) : s;
 }
 
 /* Begin to receive a block's nodes before this host has reduced its own: data that comes
@@ -170,7 +170,7 @@ status reduce_over_hosts(const call *given, char *out)
     const bool is_divided = division_open(&w.d, &k, x->node_element);
     const algorithm how = w.d.in_records ? ONESHOT : DIRECT;
     k.how = k.how == DIRECT ? how : k.how;
-    descriptor d = descriptor_of(&k);
+    descriptor d = call_descriptor(&k);
     d.details_hash = h->hash ^ k.shapes_hash;
     begin_larger_call(c, &d);
     if (k.root >= 0) {

@@ -19,11 +19,11 @@ static uint32_t messages_of_nodes(const division *d, size_t node_element)
 }
 
 /* The elements of this carrier's part of a block that a host completes. */
-static chunk share_of(const shares *x, const transit *b, uint32_t host)
+static range share_of(const shares *x, const transit *b, uint32_t host)
 {
     if (x->d->whole)
-        return (chunk){0, b->begins[x->l->hosts]};
-    return (chunk){b->begins[host], b->begins[host + 1]};
+        return (range){0, b->begins[x->l->hosts]};
+    return (range){b->begins[host], b->begins[host + 1]};
 }
 
 /* `count` pieces of `bytes`, at intervals of `apart`. */
@@ -48,18 +48,18 @@ static pieces pieces_of(const shares *x, const transit *b, message_kind kind, di
 {
     const uint32_t here = x->l->here, receiver = way == TO_OTHERS ? host : here;
     const uint32_t completes = kind == NODES ? receiver : here + host - receiver;
-    const chunk share = share_of(x, b, completes);
+    const range share = share_of(x, b, completes);
     if (kind == RESULTS)
         return (pieces){
             .at = b->result + share.begin * x->a.element,
-            .bytes = length_of(share) * x->a.element,
+            .bytes = range_length(share) * x->a.element,
             .count = !x->d->whole && !x->d->scatters
                      && (x->root_host < 0 || x->root_host == (int)receiver),
         };
     const bool sends = way == TO_OTHERS;
     return (pieces){
         .at = sends ? b->nodes + share.begin * x->node_element : received_from(x, b, host),
-        .bytes = length_of(share) * x->node_element,
+        .bytes = range_length(share) * x->node_element,
         .apart = (sends ? x->d->part : x->d->share) * x->node_element,
         .count = x->d->hosts->nodes[sends ? here : host],
     };
@@ -104,7 +104,7 @@ status begin_messages(shares *x, transit *b, message_kind kind, direction way)
     return DONE;
 }
 
-void complete_share(shares *x, const transit *b, chunk share)
+void complete_share(shares *x, const transit *b, range share)
 {
     const host_split *h = x->d->hosts;
     char *to = (char *)b->result + share.begin * x->a.element;
@@ -115,7 +115,7 @@ void complete_share(shares *x, const transit *b, chunk share)
         x->leaf[i] = (const char *)x->of_host[n.host] + n.node * apart * x->node_element;
     }
     complete_nodes(x->k->c, &x->a, &h->of_hosts, x->leaf, x->k->nodes_as_given,
-                   length_of(share), &to, 1);
+                   range_length(share), &to, 1);
 }
 
 static status await_all(const shares *x, const messages *of)

@@ -58,7 +58,7 @@ status begin_messages(shares *x, transit *b, message_kind kind, direction way);
 status complete_block(shares *x, transit *b);
 
 /* Complete elements; `of_host` has the addresses of the other hosts' nodes for them. */
-void complete_share(shares *x, const transit *b, chunk share);
+void complete_share(shares *x, const transit *b, range share);
 
 /* Wait until all results have come, and no message of the block is in transit. */
 status await_results(shares *x, transit *b);

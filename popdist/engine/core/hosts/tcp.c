@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "hosts/tcp.h"
 
-#include "shm/chunks.h"
+#include "shm/ranges.h"
 
 #include <errno.h>
 #include <fcntl.h>

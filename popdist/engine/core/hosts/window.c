@@ -33,7 +33,7 @@ void window_append(window *w, uint64_t begin, uint64_t end)
     char **to = w->addresses + 2 * (size_t)w->part.count_of_segments * rows;
     w->part.total += end - begin;
     while (begin < end) {
-        const piece p = piece_at(k, &w->at, begin, end);
+        const piece p = call_piece_at(k, &w->at, begin, end);
         segment *s = &w->segments[w->part.count_of_segments++];
         *s = (segment){.count = p.count, .in = to, .out = p.s->out ? to + rows : NULL};
         for (uint32_t row = 0; row < rows; row++) {

@@ -7,7 +7,7 @@ void blocks_begin(blocks *b)
     b->before = b->c->posted;
     b->number = b->c->blocks;
     b->traffic = traffic_of(b->c, b->bytes, b->count);
-    choose_lane(b->c, b->extent, b->count);
+    slots_choose_lane(b->c, b->extent, b->count);
 }
 
 void blocks_write(blocks *b, uint64_t block)
@@ -19,7 +19,7 @@ void blocks_write(blocks *b, uint64_t block)
     traffic_end(&b->traffic);
 }
 
-static void read_block(blocks *b, uint64_t block)
+static void blocks_read(blocks *b, uint64_t block)
 {
     traffic_begin(&b->traffic, b->number + block);
     b->read(b->what, block, b->number + block, b->traffic.streaming);
@@ -34,13 +34,13 @@ static status go_through_one(blocks *b, uint64_t block)
     status s;
     if (block > 0 && (s = wait_all(c, b->before + 2 * block + 1)) != DONE)
         return s;
-    read_block(b, block);
-    post(c);
+    blocks_read(b, block);
+    comm_post(c);
     if (block + 1 < b->count) {
         if (block > 0 && (s = wait_all(c, b->before + 2 * block)) != DONE)
             return s;
         blocks_write(b, block + 1);
-        post(c);
+        comm_post(c);
     }
     return b->take ? b->take(b, block) : DONE;
 }
@@ -61,11 +61,11 @@ status blocks_run(blocks *b, const descriptor *d)
     comm *c = b->c;
     status s;
     blocks_begin(b);
-    begin(c, d);
+    announce_begin(c, d);
     if (b->count)
         blocks_write(b, 0);
-    announce(c);
-    if ((s = await_calls(c)) != DONE || (s = blocks_go_through(b)) != DONE)
+    announce_call(c);
+    if ((s = announce_await_all(c)) != DONE || (s = blocks_go_through(b)) != DONE)
         return s;
     /* The next call may overwrite all but the last block. */
     return b->count > 1 ? wait_all(c, b->before + 2 * b->count - 2) : DONE;

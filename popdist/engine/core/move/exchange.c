@@ -2,7 +2,7 @@
 
 #include "move/blocks.h"
 #include "move/slots.h"
-#include "shm/chunks.h"
+#include "shm/ranges.h"
 #include "shm/hash.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ typedef struct {
 } plan;
 
 /* The begin of a member's share in an array of all shares. */
-static uint64_t share_begin(const exchange *x, int member)
+static uint64_t exchange_share_begin(const exchange *x, int member)
 {
     uint64_t begin = 0;
     for (int q = 0; q < member; q++)
@@ -23,42 +23,43 @@ static uint64_t share_begin(const exchange *x, int member)
     return begin;
 }
 
-static bool writes(const exchange *x, int member)
+static bool exchange_writes(const exchange *x, int member)
 {
     bool one_only = x->op == BROADCAST || x->op == SCATTER;
     return !one_only || member == x->root;
 }
 
-static void write_block(void *what, uint64_t block, uint64_t number, bool streaming)
+static void exchange_write(void *what, uint64_t block, uint64_t number, bool streaming)
 {
     const plan *p = what;
     const exchange *x = p->x;
     const int rank = x->c->rank;
-    unsigned char *slot = input_at(x->c, rank, number);
-    if (!writes(x, rank))
+    unsigned char *slot = slot_input_at(x->c, rank, number);
+    if (!exchange_writes(x, rank))
         return;
     if (!p->parted) {
-        chunk s = block_of(x->lengths[rank], p->block_bytes, block);
-        copy(x->c->simd, slot, x->in + s.begin, s.end - s.begin, streaming);
+        range s = range_of_block(x->lengths[rank], p->block_bytes, block);
+        streaming_copy(x->c->simd, slot, x->in + s.begin, s.end - s.begin, streaming);
         return;
     }
     const char *part = x->in;
     for (int q = 0; q < x->c->size; q++) {
-        chunk s = block_of(x->lengths[q], p->block_bytes, block);
+        range s = range_of_block(x->lengths[q], p->block_bytes, block);
         if (q != rank)
-            copy(x->c->simd, slot + (uint64_t)q * p->block_bytes, part + s.begin,
-                 s.end - s.begin, streaming);
+            streaming_copy(x->c->simd, slot + (uint64_t)q * p->block_bytes,
+                           part + s.begin, s.end - s.begin, streaming);
         part += x->lengths[q];
     }
 }
 
 /* Read a member's data for us: its share, or the piece of it that is ours. Its share
  * begins at `begin` in an array of all shares. */
-static void read_from(const plan *p, int q, uint64_t begin, uint64_t block, uint64_t number)
+static void exchange_read_from(const plan *p, int q, uint64_t begin, uint64_t block,
+                               uint64_t number)
 {
     const exchange *x = p->x;
     const int rank = x->c->rank;
-    chunk s = block_of(x->lengths[p->parted ? rank : q], p->block_bytes, block);
+    range s = range_of_block(x->lengths[p->parted ? rank : q], p->block_bytes, block);
     const bool alone = x->op == BROADCAST || x->op == SCATTER;
     char *to = x->out + (alone ? 0 : begin) + s.begin;
     if (q == rank) {
@@ -67,24 +68,25 @@ static void read_from(const plan *p, int q, uint64_t begin, uint64_t block, uint
             memcpy(to, own, s.end - s.begin);
         return;
     }
-    copy(x->c->simd, to,
-         input_at(x->c, q, number) + (p->parted ? (uint64_t)rank * p->block_bytes : 0),
-         s.end - s.begin, p->stream_out);
+    streaming_copy(x->c->simd, to,
+                   slot_input_at(x->c, q, number)
+                       + (p->parted ? (uint64_t)rank * p->block_bytes : 0),
+                   s.end - s.begin, p->stream_out);
 }
 
-static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
+static void exchange_read(void *what, uint64_t block, uint64_t number, bool streaming)
 {
     (void)streaming; /* for stores to slots; these go to the program's memory */
     const plan *p = what;
     const exchange *x = p->x;
     if (x->op == GATHER && x->c->rank != x->root)
         return;
-    uint64_t begin = share_begin(x, x->c->rank);
+    uint64_t begin = exchange_share_begin(x, x->c->rank);
     for (int i = 0; i < x->c->size; i++) {
         int q = (x->c->rank + i) % x->c->size;
         begin = q ? begin : 0;
-        if (writes(x, q))
-            read_from(p, q, begin, block, number);
+        if (exchange_writes(x, q))
+            exchange_read_from(p, q, begin, block, number);
         begin += x->lengths[q];
     }
 }
@@ -110,8 +112,8 @@ status exchange_run(const exchange *x)
         .bytes = p.block_bytes,
         .extent = p.block_bytes * (p.parted ? (uint64_t)c->size : 1),
         .what = &p,
-        .write = write_block,
-        .read = read_block,
+        .write = exchange_write,
+        .read = exchange_read,
     };
     const descriptor d = {
         .count = (x->op == BROADCAST ? longest : all) / element_bytes(x->type),

@@ -29,7 +29,7 @@ static descriptor described(operation op, int peer, dtype type, uint64_t bytes)
 static void note(comm *c, operation op, int peer, dtype type, uint64_t bytes)
 {
     const descriptor d = described(op, peer, type, bytes);
-    describe(c, &d);
+    announce_describe(c, &d);
 }
 
 status send_message(comm *c, int to, dtype type, const char *from, uint64_t bytes)
@@ -47,7 +47,7 @@ status send_message(comm *c, int to, dtype type, const char *from, uint64_t byte
         ch->labels[*sent & 1].count = bytes;
         memcpy(ch->messages[*sent & 1], from + i * MESSAGE_SLOT_BYTES,
                part_bytes(bytes, i));
-        advance(&ch->sent, ++*sent);
+        counter_advance(&ch->sent, ++*sent);
     }
     return DONE;
 }
@@ -73,7 +73,7 @@ status receive_message(comm *c, int from, dtype type, char *to, uint64_t bytes)
         if (ch->labels[*received & 1].dtype != type || ch->labels[*received & 1].count != bytes)
             return refuse(c, ch, from);
         memcpy(to + i * MESSAGE_SLOT_BYTES, ch->messages[*received & 1], part_bytes(bytes, i));
-        advance(&ch->received, ++*received);
+        counter_advance(&ch->received, ++*received);
     }
     return DONE;
 }

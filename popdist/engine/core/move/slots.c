@@ -1,6 +1,6 @@
 #include "move/slots.h"
 
-void choose_lane(comm *c, uint64_t block_bytes, uint64_t count)
+void slots_choose_lane(comm *c, uint64_t block_bytes, uint64_t count)
 {
     c->lane_input = c->lane_result = 0;
     if (count != 1)
@@ -24,12 +24,12 @@ static unsigned char *slot_of(const comm *c, int rank)
     return c->base + c->at.slots + (uint64_t)rank * c->at.slot_bytes;
 }
 
-unsigned char *input_at(const comm *c, int rank, uint64_t block)
+unsigned char *slot_input_at(const comm *c, int rank, uint64_t block)
 {
     return slot_of(c, rank) + (block & 1) * c->at.input_bytes + c->lane_input;
 }
 
-unsigned char *result_at(const comm *c, int rank, uint64_t block)
+unsigned char *slot_result_at(const comm *c, int rank, uint64_t block)
 {
     return slot_of(c, rank) + 2 * c->at.input_bytes + (block & 1) * c->at.result_bytes
            + c->lane_result;

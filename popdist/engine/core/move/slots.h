@@ -13,10 +13,10 @@
 #include "sync/comm.h"
 
 /* Begin a call of `count` blocks with at most `block_bytes` of input each. */
-void choose_lane(comm *c, uint64_t block_bytes, uint64_t count);
+void slots_choose_lane(comm *c, uint64_t block_bytes, uint64_t count);
 
 /* The input and the result part of a member's slot, in the phase of a block. */
-unsigned char *input_at(const comm *c, int rank, uint64_t block);
-unsigned char *result_at(const comm *c, int rank, uint64_t block);
+unsigned char *slot_input_at(const comm *c, int rank, uint64_t block);
+unsigned char *slot_result_at(const comm *c, int rank, uint64_t block);
 
 #endif

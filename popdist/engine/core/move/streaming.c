@@ -36,7 +36,8 @@ static const double CLEARLY_LESS = 0.9;
 /* Trials of the slower kind may cost that share of the time. */
 static const double BEARABLE = 0.015;
 
-void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool streaming)
+void streaming_copy(const kernels *simd, void *to, const void *from, size_t bytes,
+                    bool streaming)
 {
     if (streaming)
         simd->stream(to, from, bytes, NULL);
@@ -47,7 +48,7 @@ void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool st
 }
 
 /* Return the class of blocks of that many bytes, -1 if there is nothing to choose. */
-static int size_class_of(const comm *c, uint64_t block_bytes)
+static int store_class_of(const comm *c, uint64_t block_bytes)
 {
     int size_class = -1;
     for (uint64_t least = LEAST_BYTES; block_bytes >= least; least *= 2)
@@ -58,7 +59,8 @@ static int size_class_of(const comm *c, uint64_t block_bytes)
 
 traffic traffic_of(comm *c, uint64_t block_bytes, uint64_t count)
 {
-    traffic t = {.c = c, .bytes = block_bytes, .size_class = size_class_of(c, block_bytes)};
+    traffic t = {
+        .c = c, .bytes = block_bytes, .size_class = store_class_of(c, block_bytes)};
     if (t.size_class < 0)
         return t;
     t.offset = c->stores[t.size_class].blocks - c->blocks;
@@ -112,7 +114,7 @@ static void conclude(choice *shared, observed *o, uint64_t block)
 
 bool stores_usual(const comm *c, uint64_t block_bytes)
 {
-    const int size_class = size_class_of(c, block_bytes);
+    const int size_class = store_class_of(c, block_bytes);
     return size_class >= 0
            && atomic_load_explicit(&c->head->stores[size_class].streaming,
                                    memory_order_relaxed);

@@ -21,7 +21,8 @@ enum {
 };
 
 /* Copy, past the caches if `streaming`. */
-void copy(const kernels *simd, void *to, const void *from, size_t bytes, bool streaming);
+void streaming_copy(const kernels *simd, void *to, const void *from, size_t bytes,
+                    bool streaming);
 
 typedef struct {
     comm *c;

@@ -8,7 +8,7 @@ void end_record(CommObject *self, status s)
 {
     /* In a child that a signal's handler has forked, the record belongs to the parent.
      * The owner is checked only in this case: getpid() takes longer than all else here. */
-    if (s != STOPPED || is_ours(&self->c))
+    if (s != STOPPED || comm_is_ours(&self->c))
         record_end(self->c.record, s, self->c.ran);
     self->c.record = NULL;
 }

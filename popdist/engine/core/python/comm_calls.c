@@ -100,7 +100,7 @@ static bool read_segments(call *k, call_table *t, segment *to, char **addresses)
 static status reduce_segments(CommObject *self, call *k, int wanted)
 {
     if (k->op != REDUCE_SCATTER) {
-        prepare(k, wanted);
+        reduce_prepare(k, wanted);
         return reduce_counted(self, k);
     }
     /* The only array has one target, for all of this member's shares. */
@@ -186,7 +186,7 @@ static PyObject *make_step(CommObject *self, call_table *t)
     table_array array;
     uint64_t shapes_hash = 0;
     if (h->operation == BARRIER)
-        return enter_step(self, 0) ? leave(self, barrier(&self->c, h->name)) : NULL;
+        return enter_step(self, 0) ? leave(self, barrier_run(&self->c, h->name)) : NULL;
     if (h->num_sources != 1 || h->num_targets != 1)
         return PyErr_Format(PyExc_ValueError, "An exchange has one row to read and one to write.");
     if (!table_next(t, &array, &shapes_hash))

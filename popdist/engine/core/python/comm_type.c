@@ -23,7 +23,7 @@ static PyObject *comm_end(CommObject *self, PyObject *args)
         return NULL;
     for (Py_ssize_t i = 0; i < count; i++)
         lost[i] = (int32_t)wide[i];
-    if (self->open && is_ours(&self->c))
+    if (self->open && comm_is_ours(&self->c))
         end_with_error(&self->c, (status)error, lost, (uint32_t)count, message);
     Py_RETURN_NONE;
 }
@@ -125,7 +125,7 @@ static PyObject *comm_ring_segment(CommObject *self, PyObject *args)
     int type;
     if (!PyArg_ParseTuple(args, "i", &type))
         return NULL;
-    return PyLong_FromUnsignedLongLong(ring_segment(&self->c, (dtype)type));
+    return PyLong_FromUnsignedLongLong(ring_share(&self->c, (dtype)type));
 }
 
 static PyObject *comm_runs(CommObject *self, PyObject *unused)

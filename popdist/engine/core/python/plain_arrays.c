@@ -165,7 +165,7 @@ static PyObject *reduce_plain(CommObject *self, const replica_split *split, plai
         k.total += p->segments[i].count;
     if (!enter(self, p->bytes))
         return NULL;
-    prepare(&k, wanted);
+    reduce_prepare(&k, wanted);
     return leave(self, reduce_counted(self, &k));
 }
 
@@ -209,7 +209,7 @@ PyObject *reduce_memory(PyObject *object, PyObject *split_object, uint64_t addre
     k.shapes_hash = hash_with_shape(0, &length, 1);
     if (!enter(self, count * element_bytes(k.type)))
         return NULL;
-    prepare(&k, wanted);
+    reduce_prepare(&k, wanted);
     return leave(self, reduce_counted(self, &k));
 }
 

@@ -195,7 +195,7 @@ PyObject *leave(CommObject *self, status s)
 
 status reduce_counted(CommObject *self, const call *k)
 {
-    status s = k->split->over_hosts ? reduce_over_hosts(k, NULL) : reduce(k);
+    status s = k->split->over_hosts ? reduce_over_hosts(k, NULL) : reduce_run(k);
     if (s == DONE && k->op != REDUCE_SCATTER)
         self->runs[self->c.ran]++;
     return s;

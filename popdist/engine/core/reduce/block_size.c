@@ -8,7 +8,7 @@ const trial_kind block_sizes = {
     .choices = BLOCK_SIZES, .first = FIRST_BLOCK_SIZE, .compared = 6};
 
 /* Return the class of arrays of that many bytes, -1 if they fit the smallest block. */
-static int size_class_of(const comm *c, uint64_t bytes)
+static int block_class_of(const comm *c, uint64_t bytes)
 {
     int size_class = 0;
     if (c->size == 1 || bytes <= block_bytes_at(&c->agreed, 0))
@@ -27,7 +27,7 @@ static trial_plan plan_of_class(const comm *c, int size_class)
 
 uint64_t block_size_begin(block_trial *t, comm *c, uint64_t bytes)
 {
-    *t = (block_trial){.c = c, .size_class = size_class_of(c, bytes)};
+    *t = (block_trial){.c = c, .size_class = block_class_of(c, bytes)};
     if (t->size_class < 0)
         return c->agreed.block_bytes;
     t->call = c->block_costs[t->size_class].calls++;
@@ -37,7 +37,7 @@ uint64_t block_size_begin(block_trial *t, comm *c, uint64_t bytes)
 
 uint64_t usual_block_bytes(const comm *c, uint64_t bytes)
 {
-    const int size_class = size_class_of(c, bytes);
+    const int size_class = block_class_of(c, bytes);
     if (size_class < 0)
         return c->agreed.block_bytes;
     const trial_plan p = plan_of_class(c, size_class);

@@ -1,6 +1,6 @@
 #include "reduce/call.h"
 
-terms terms_of(const call *k)
+terms call_terms(const call *k)
 {
     terms t = {
         .a = arithmetic_of(k->c, k->type, k->reduction, k->split->replicas),
@@ -9,11 +9,11 @@ terms terms_of(const call *k)
     t.widened = !k->split->single && t.a.accumulated != t.a.element;
     t.slot_element = t.widened ? t.a.accumulated : t.a.element;
     t.stream_out = k->total * t.a.element >= STREAM_OUT_BYTES;
-    t.stream_in_place = t.stream_out && shares_core(k->c);
+    t.stream_in_place = t.stream_out && comm_shares_core(k->c);
     return t;
 }
 
-descriptor descriptor_of(const call *k)
+descriptor call_descriptor(const call *k)
 {
     return (descriptor){
         .count = k->total,
@@ -30,7 +30,7 @@ descriptor descriptor_of(const call *k)
     };
 }
 
-piece piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end)
+piece call_piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end)
 {
     while (begin < at->before)
         at->before -= k->segments[--at->segment].count;
@@ -41,26 +41,26 @@ piece piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end)
     return (piece){s, offset, end - begin < left ? end - begin : left};
 }
 
-void write_node(const call *k, const terms *t, cursor *at, const node *which,
-                uint64_t begin, uint64_t end, unsigned char *to, bool streaming)
+void call_write_node(const call *k, const terms *t, cursor *at, const node *which,
+                     uint64_t begin, uint64_t end, unsigned char *to, bool streaming)
 {
     const bool as_given = which->rows == 1 && !t->widened;
     const program part = {which->rows, k->split->of_node.merges};
     const void **leaf = k->c->rows->leaf;
     while (begin < end) {
-        piece p = piece_at(k, at, begin, end);
+        piece p = call_piece_at(k, at, begin, end);
         uint64_t n = as_given ? p.count : least(p.count, t->a.piece);
         for (uint32_t i = 0; i < which->rows; i++)
             leaf[i] = p.s->in[which->first + i] + p.offset * t->a.element;
-        const void *sum = as_given ? leaf[0] : fold(&t->a, &part, leaf, NULL, n);
-        copy(t->a.simd, to, sum, n * t->slot_element, streaming);
+        const void *sum = as_given ? leaf[0] : tree_fold(&t->a, &part, leaf, NULL, n);
+        streaming_copy(t->a.simd, to, sum, n * t->slot_element, streaming);
         to += n * t->slot_element;
         begin += n;
     }
 }
 
-void find_leaves(const call *k, const terms *t, const published *p, piece own,
-                 uint64_t skip, const void **leaf, bool *accumulated)
+void call_find_leaves(const call *k, const terms *t, const published *p, piece own,
+                      uint64_t skip, const void **leaf, bool *accumulated)
 {
     uint32_t i = 0;
     for (int q = 0; q < k->split->size; q++) {
@@ -88,51 +88,51 @@ static void to_rows(const call *k, const terms *t, piece p, const void *from, ui
         char *to = p.s->out[row] + p.offset * t->a.element;
         bool in_place = p.s->out[row] == p.s->in[row];
         if (to != from)
-            copy(t->a.simd, to, from, n * t->a.element,
-                 in_place ? t->stream_in_place : t->stream_out);
+            streaming_copy(t->a.simd, to, from, n * t->a.element,
+                           in_place ? t->stream_in_place : t->stream_out);
     }
 }
 
-void reduce_range(const call *k, const terms *t, cursor *at, const published *p,
-                  uint64_t begin, uint64_t end, unsigned char *also, bool streaming)
+void call_reduce_range(const call *k, const terms *t, cursor *at, const published *p,
+                       uint64_t begin, uint64_t end, unsigned char *also, bool streaming)
 {
     const void **leaf = k->c->rows->leaf;
     bool *accumulated = k->c->rows->accumulated;
     const uint64_t first = begin;
     while (begin < end) {
-        piece own = piece_at(k, at, begin, end);
+        piece own = call_piece_at(k, at, begin, end);
         uint64_t n = least(own.count, t->a.piece), skip = begin - first;
-        find_leaves(k, t, p, own, skip, leaf, accumulated);
+        call_find_leaves(k, t, p, own, skip, leaf, accumulated);
         unsigned char *result = also ? also + skip * t->a.element : NULL;
         unsigned char *to = also && !streaming ? result
                                                : scratch_block(&t->a, SPARE_BLOCK);
-        fold_finished(&t->a, &k->split->of_all, leaf, accumulated, n, to);
+        tree_fold_finished(&t->a, &k->split->of_all, leaf, accumulated, n, to);
         if (result && result != to)
-            copy(t->a.simd, result, to, n * t->a.element, streaming);
+            streaming_copy(t->a.simd, result, to, n * t->a.element, streaming);
         to_rows(k, t, own, to, n);
         begin += n;
     }
 }
 
-void copy_out(const call *k, const terms *t, cursor *at, uint64_t begin, uint64_t end,
-              const unsigned char *from)
+void call_copy_out(const call *k, const terms *t, cursor *at, uint64_t begin,
+                   uint64_t end, const unsigned char *from)
 {
     while (t->wanted && begin < end) {
-        piece p = piece_at(k, at, begin, end);
+        piece p = call_piece_at(k, at, begin, end);
         to_rows(k, t, p, from, p.count);
         from += p.count * t->a.element;
         begin += p.count;
     }
 }
 
-uint64_t divide(blocks *b, const call *k, const terms *t, uint64_t block_bytes)
+uint64_t call_divide(blocks *b, const call *k, const terms *t, uint64_t block_bytes)
 {
     const uint64_t width = k->split->most_nodes * t->slot_element;
-    uint64_t length = block_bytes / width / CHUNK_UNIT * CHUNK_UNIT;
+    uint64_t length = block_bytes / width / SHARE_UNIT * SHARE_UNIT;
     b->count = (k->total + length - 1) / length;
     b->bytes = least(k->total, length) * t->slot_element;
     if (b->count == 1)
-        length = round_up(k->total, CHUNK_UNIT);
+        length = round_up(k->total, SHARE_UNIT);
     b->extent = length * width;
     return length;
 }

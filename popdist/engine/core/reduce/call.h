@@ -5,7 +5,7 @@
 #include "move/blocks.h"
 #include "move/streaming.h"
 #include "reduce/tree.h"
-#include "shm/chunks.h"
+#include "shm/ranges.h"
 #include "shm/hash.h"
 
 /* An array, with a row for each of the member's replicas. */
@@ -77,10 +77,10 @@ static inline call call_of(comm *c, const replica_split *split, operation op, in
 
 /* Find the arrays of an all-reduce in the heap, and settle the algorithm: `wanted`, or
  * if that is -1 one chosen by size. */
-void prepare(call *k, int wanted);
+void reduce_prepare(call *k, int wanted);
 
-terms terms_of(const call *k);
-descriptor descriptor_of(const call *k);
+terms call_terms(const call *k);
+descriptor call_descriptor(const call *k);
 
 /* A part of the long row that lies within one segment. */
 typedef struct {
@@ -94,11 +94,11 @@ typedef struct {
     uint64_t before;
 } cursor;
 
-piece piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end);
+piece call_piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end);
 
 /* Write one of this member's nodes, for elements [begin, end), to `to`. */
-void write_node(const call *k, const terms *t, cursor *at, const node *which,
-                uint64_t begin, uint64_t end, unsigned char *to, bool streaming);
+void call_write_node(const call *k, const terms *t, cursor *at, const node *which,
+                     uint64_t begin, uint64_t end, unsigned char *to, bool streaming);
 
 /* The other members' leaves: each member's nodes are `pitch` elements apart, and
  * `from[member]` is the first element of its first node. An initializer would clear 2
@@ -110,28 +110,28 @@ typedef struct {
 
 /* Fill in the addresses of one element in this member's rows and the others' nodes: the
  * element `skip` after the first one published. `own` begins with it. */
-void find_leaves(const call *k, const terms *t, const published *p, piece own,
-                 uint64_t skip, const void **leaf, bool *accumulated);
+void call_find_leaves(const call *k, const terms *t, const published *p, piece own,
+                      uint64_t skip, const void **leaf, bool *accumulated);
 
 /* Reduce elements [begin, end); `begin` is the first element published. The result goes
  * to `also` (unless NULL) and to this member's rows. */
-void reduce_range(const call *k, const terms *t, cursor *at, const published *p,
-                  uint64_t begin, uint64_t end, unsigned char *also, bool streaming);
+void call_reduce_range(const call *k, const terms *t, cursor *at, const published *p,
+                       uint64_t begin, uint64_t end, unsigned char *also, bool streaming);
 
 /* Copy elements [begin, end) of a result to all of this member's rows. */
-void copy_out(const call *k, const terms *t, cursor *at, uint64_t begin, uint64_t end,
-              const unsigned char *from);
+void call_copy_out(const call *k, const terms *t, cursor *at, uint64_t begin,
+                   uint64_t end, const unsigned char *from);
 
 /* Divide the long row into blocks of at most so many bytes in a slot. Returns the elements
  * of a whole block. */
-uint64_t divide(blocks *b, const call *k, const terms *t, uint64_t block_bytes);
+uint64_t call_divide(blocks *b, const call *k, const terms *t, uint64_t block_bytes);
 
 status all_reduce_oneshot(const call *k);
 status all_reduce_direct(const call *k);
 status all_reduce_ring(const call *k);
 
 /* Elements of the ring's longest share: the order of its additions depends on it. */
-uint64_t ring_segment(const comm *c, dtype type);
+uint64_t ring_share(const comm *c, dtype type);
 
 /* Each member gets its own replicas' equal shares of the rows' sum, at `out`. */
 status reduce_scatter(const call *k, char *out);
@@ -145,6 +145,6 @@ status reduce_to_nodes(const call *k, const uint64_t *lengths, char *const *out)
 status all_reduce_in_heap(const call *k);
 
 /* Carry out a call by its algorithm; IN_ARENA stands for the best. */
-status reduce(const call *k);
+status reduce_run(const call *k);
 
 #endif

@@ -23,10 +23,10 @@ typedef struct {
     block_trial trial;
 } work;
 
-static chunk share_of(chunk block, int size, int member)
+static range direct_share(range block, int size, int member)
 {
-    chunk c = chunk_of(block.end - block.begin, size, member, CHUNK_UNIT);
-    return (chunk){block.begin + c.begin, block.begin + c.end};
+    range c = range_of_share(block.end - block.begin, size, member, SHARE_UNIT);
+    return (range){block.begin + c.begin, block.begin + c.end};
 }
 
 /* Write this member's nodes of a block to its slot, except for its own share. */
@@ -35,15 +35,15 @@ static void publish_inputs(void *what, uint64_t block, uint64_t number, bool str
     work *w = what;
     const call *k = w->k;
     const size_t width = w->t.slot_element;
-    chunk all = block_of(k->total, w->length, block);
-    chunk own = share_of(all, k->c->size, k->c->rank);
-    unsigned char *slot = input_at(k->c, k->c->rank, number);
+    range all = range_of_block(k->total, w->length, block);
+    range own = direct_share(all, k->c->size, k->c->rank);
+    unsigned char *slot = slot_input_at(k->c, k->c->rank, number);
     for (uint32_t i = 0; i < k->split->nodes[k->c->rank]; i++) {
         unsigned char *to = slot + i * w->length * width;
-        write_node(k, &w->t, &w->at, &k->split->mine[i], all.begin, own.begin, to,
-                   streaming);
-        write_node(k, &w->t, &w->at, &k->split->mine[i], own.end, all.end,
-                   to + (own.end - all.begin) * width, streaming);
+        call_write_node(k, &w->t, &w->at, &k->split->mine[i], all.begin, own.begin, to,
+                        streaming);
+        call_write_node(k, &w->t, &w->at, &k->split->mine[i], own.end, all.end,
+                        to + (own.end - all.begin) * width, streaming);
     }
 }
 
@@ -51,30 +51,31 @@ static void publish_totals(void *what, uint64_t block, uint64_t number, bool str
 {
     work *w = what;
     comm *c = w->k->c;
-    chunk all = block_of(w->k->total, w->length, block);
-    chunk own = share_of(all, c->size, c->rank);
+    range all = range_of_block(w->k->total, w->length, block);
+    range own = direct_share(all, c->size, c->rank);
     published p;
     p.pitch = w->length;
     for (int q = 0; q < c->size; q++)
-        p.from[q] = input_at(c, q, number) + (own.begin - all.begin) * w->t.slot_element;
-    reduce_range(w->k, &w->t, &w->at, &p, own.begin, own.end,
-                 c->size > 1 ? result_at(c, c->rank, number) : NULL, streaming);
+        p.from[q] =
+            slot_input_at(c, q, number) + (own.begin - all.begin) * w->t.slot_element;
+    call_reduce_range(w->k, &w->t, &w->at, &p, own.begin, own.end,
+                      c->size > 1 ? slot_result_at(c, c->rank, number) : NULL, streaming);
 }
 
 static status take_totals(blocks *b, uint64_t block)
 {
     work *w = b->what;
     comm *c = w->k->c;
-    chunk all = block_of(w->k->total, w->length, block);
+    range all = range_of_block(w->k->total, w->length, block);
     for (int i = 1; i < c->size; i++) {
         int q = (c->rank + i) % c->size;
         status s = wait_posted(c, q, b->before + 2 * block + 2);
         if (s != DONE)
             return s;
-        chunk theirs = share_of(all, c->size, q);
+        range theirs = direct_share(all, c->size, q);
         traffic_begin(&b->traffic, b->number + block);
-        copy_out(w->k, &w->t, &w->at, theirs.begin, theirs.end,
-                 result_at(c, q, b->number + block));
+        call_copy_out(w->k, &w->t, &w->at, theirs.begin, theirs.end,
+                      slot_result_at(c, q, b->number + block));
         traffic_end(&b->traffic);
     }
     return DONE;
@@ -91,13 +92,13 @@ static void publish_first_inputs(work *w)
 static status begin_direct(work *w, bool *in_place)
 {
     comm *c = w->k->c;
-    const descriptor d = descriptor_of(w->k);
+    const descriptor d = call_descriptor(w->k);
     const bool in_slots = d.in == NOT_IN_HEAP;
-    begin(c, &d);
+    announce_begin(c, &d);
     if (in_slots)
         publish_first_inputs(w);
-    announce(c);
-    status s = await_calls(c);
+    announce_call(c);
+    status s = announce_await_all(c);
     /* Without elements, no member waits a second time for us to have read its array's
      * place. */
     if (s != DONE || !w->b.count)
@@ -108,7 +109,7 @@ static status begin_direct(work *w, bool *in_place)
     /* Some arrays lie in the heap and some do not: the former go through slots, too. */
     if (!in_slots)
         publish_first_inputs(w);
-    post(c);
+    comm_post(c);
     w->b.before++;
     return wait_all(c, w->b.before + 1);
 }
@@ -116,7 +117,7 @@ static status begin_direct(work *w, bool *in_place)
 status all_reduce_direct(const call *k)
 {
     comm *c = k->c;
-    work w = {.k = k, .t = terms_of(k)};
+    work w = {.k = k, .t = call_terms(k)};
     bool in_place = false;
     const uint64_t width = k->split->most_nodes * w.t.slot_element;
 
@@ -129,7 +130,7 @@ status all_reduce_direct(const call *k)
         .read = publish_totals,
         .take = take_totals,
     };
-    w.length = divide(&w.b, k, &w.t, block_bytes);
+    w.length = call_divide(&w.b, k, &w.t, block_bytes);
     blocks_begin(&w.b);
     w.t.stream_in_place |= w.t.stream_out && stores_usual(c, w.b.bytes);
     status s = begin_direct(&w, &in_place);

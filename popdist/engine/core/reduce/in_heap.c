@@ -79,7 +79,7 @@ static void write_total(const terms *t, unsigned char *to, const unsigned char *
         memcpy(to, total, bytes);
 }
 
-static void reduce_share(const call *k, const terms *t, chunk own)
+static void reduce_share(const call *k, const terms *t, range own)
 {
     struct rows *at = k->c->rows;
     unsigned char *total = scratch_block(&t->a, SPARE_BLOCK);
@@ -91,7 +91,7 @@ static void reduce_share(const call *k, const terms *t, chunk own)
             return;
         uint64_t n = own.end - done < t->a.piece ? own.end - done : t->a.piece;
         size_t bytes = n * t->a.element;
-        fold_finished(&t->a, &k->split->of_rows, at->from, NULL, n, total);
+        tree_fold_finished(&t->a, &k->split->of_rows, at->from, NULL, n, total);
         for (uint64_t i = 0; i < rows; i++) {
             at->from[i] = (const unsigned char *)at->from[i] + bytes;
             write_total(t, at->to[i], total, bytes, at->from[i]);
@@ -102,21 +102,22 @@ static void reduce_share(const call *k, const terms *t, chunk own)
 
 status all_reduce_in_heap(const call *k)
 {
-    terms t = terms_of(k);
+    terms t = call_terms(k);
     heap_stores *stores = &k->c->heap_stores;
     const uint64_t bytes = k->total * t.a.element;
-    const bool large = bytes >= STREAM_TO_ALL_BYTES && !shares_core(k->c);
+    const bool large = bytes >= STREAM_TO_ALL_BYTES && !comm_shares_core(k->c);
     t.stream_out = large && heap_stores_begin(stores);
     k->c->ran = IN_ARENA;
     status s = reach_rows(k, &t);
     if (s != DONE)
         return s;
     const uint64_t began = large ? now_ns() : 0;
-    reduce_share(k, &t, chunk_of(k->total, k->c->size, k->c->rank, APART / t.a.element));
+    reduce_share(k, &t,
+                 range_of_share(k->total, k->c->size, k->c->rank, APART / t.a.element));
     if (t.stream_out)
         stores_done();
     if (large)
         heap_stores_end(stores, (double)(now_ns() - began) / (double)bytes);
-    post(k->c);
+    comm_post(k->c);
     return wait_together(k->c);
 }

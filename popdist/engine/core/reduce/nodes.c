@@ -4,15 +4,15 @@ static void store_node(const arithmetic *a, const program *p, const void *const 
                        const bool *accumulated, bool as_given, uint64_t n, char *to)
 {
     if (as_given) {
-        copy(a->simd, to, leaf[0], n * a->element, false);
+        streaming_copy(a->simd, to, leaf[0], n * a->element, false);
         return;
     }
-    const void *sum = fold(a, p, leaf, accumulated, n);
+    const void *sum = tree_fold(a, p, leaf, accumulated, n);
     /* A node of one row of bools may still contain any bytes that the program put there. */
     if (a->type == BOOL)
         a->simd->finish[BOOL](to, sum, n, 1);
     else
-        copy(a->simd, to, sum, n * a->accumulated, false);
+        streaming_copy(a->simd, to, sum, n * a->accumulated, false);
 }
 
 void reduce_range_to_nodes(const call *k, const terms *t, cursor *at, const published *p,
@@ -23,9 +23,9 @@ void reduce_range_to_nodes(const call *k, const terms *t, cursor *at, const publ
     const uint64_t first = begin;
     const size_t element = k->nodes_as_given ? t->a.element : t->a.accumulated;
     while (begin < end) {
-        const piece own = piece_at(k, at, begin, end);
+        const piece own = call_piece_at(k, at, begin, end);
         const uint64_t n = own.count < t->a.piece ? own.count : t->a.piece;
-        find_leaves(k, t, p, own, begin - first, leaf, accumulated);
+        call_find_leaves(k, t, p, own, begin - first, leaf, accumulated);
         uint32_t leaves = 0;
         for (uint32_t i = 0; i < k->split->host_nodes; i++) {
             const program *of_node = &k->split->of_host_node[i];
@@ -51,9 +51,10 @@ void complete_nodes(comm *c, const arithmetic *a, const program *p,
             accumulated[i] = !as_given;
         }
         char *first = out[0] + done * a->element;
-        fold_finished(a, p, leaf, accumulated, n, first);
+        tree_fold_finished(a, p, leaf, accumulated, n, first);
         for (uint32_t row = 1; row < rows; row++)
             if (out[row] != out[0])
-                copy(a->simd, out[row] + done * a->element, first, n * a->element, false);
+                streaming_copy(a->simd, out[row] + done * a->element, first,
+                               n * a->element, false);
     }
 }

@@ -10,8 +10,8 @@
 
 #include "reduce/call.h"
 
-/* Reduce elements [begin, end) to the nodes of this host, as reduce_range() does to the
- * result. Node number i goes to to[i], from element `skip` on. */
+/* Reduce elements [begin, end) to the nodes of this host, as call_reduce_range() does to
+ * the result. Node number i goes to to[i], from element `skip` on. */
 void reduce_range_to_nodes(const call *k, const terms *t, cursor *at, const published *p,
                            uint64_t begin, uint64_t end, char *const *to, uint64_t skip);
 

@@ -15,7 +15,7 @@ static algorithm algorithm_by_size(const comm *c, uint64_t bytes)
 }
 
 /* Return the class of arrays of that many bytes, -1 if only the size decides. */
-static int size_class_of(const call *k, uint64_t bytes)
+static int algorithm_class_of(const call *k, uint64_t bytes)
 {
     const bool is_result_of_all = k->op == ALL_REDUCE || k->op == REDUCE;
     if (!is_result_of_all || k->c->size == 1 || bytes <= LEAST_CHOSEN_BYTES
@@ -56,7 +56,7 @@ static algorithm choose(call *k, int wanted)
         return DIRECT;
     uint64_t width = k->split->single ? element_bytes(k->type) : accumulated_bytes(k->type);
     k->bytes = k->total * k->split->most_nodes * width;
-    k->size_class = size_class_of(k, k->bytes);
+    k->size_class = algorithm_class_of(k, k->bytes);
     if (k->size_class < 0)
         return algorithm_by_size(k->c, k->bytes);
     k->number = k->c->algorithm_costs[k->size_class].calls++;
@@ -120,7 +120,7 @@ static void find_in_heap(call *k)
     k->heap_stride = stride;
 }
 
-void prepare(call *k, int wanted)
+void reduce_prepare(call *k, int wanted)
 {
     find_in_heap(k);
     k->how = choose(k, wanted);
@@ -138,7 +138,7 @@ static status carry_out(const call *k)
     }
 }
 
-status reduce(const call *k)
+status reduce_run(const call *k)
 {
     const uint64_t began = k->timed ? now_ns() : 0;
     const status s = carry_out(k);

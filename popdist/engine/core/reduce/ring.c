@@ -19,7 +19,7 @@ typedef struct {
     const call *k;
     terms t;
     cursor at;
-    uint64_t segment; /* elements of the longest share */
+    uint64_t share;   /* elements of the longest share */
     uint64_t number;  /* of the first round, counted over the arena's life */
     uint64_t before;  /* steps taken before this round */
     uint64_t begin, end; /* of this round */
@@ -28,19 +28,20 @@ typedef struct {
 } ring;
 
 /* The elements of the long row in share k (any integer) of this round. */
-static chunk share_at(const ring *r, int k)
+static range share_at(const ring *r, int k)
 {
     const int size = r->k->c->size;
-    chunk c = chunk_of(r->end - r->begin, size, (k % size + size) % size, RING_UNIT);
-    return (chunk){r->begin + c.begin, r->begin + c.end};
+    range c =
+        range_of_share(r->end - r->begin, size, (k % size + size) % size, RING_UNIT);
+    return (range){r->begin + c.begin, r->begin + c.end};
 }
 
 static unsigned char *slot_at(const ring *r, int member, int k)
 {
     const int size = r->k->c->size;
     uint64_t which = (uint64_t)((k % size + size) % size);
-    return input_at(r->k->c, member, r->number + r->round)
-           + which * r->segment * r->t.a.accumulated;
+    return slot_input_at(r->k->c, member, r->number + r->round)
+           + which * r->share * r->t.a.accumulated;
 }
 
 /* This member's rows of a piece, added up. */
@@ -50,7 +51,7 @@ static const void *own_sum(const ring *r, piece p, uint64_t n)
     const replica_split *split = r->k->split;
     for (uint32_t row = 0; row < split->rows[split->rank]; row++)
         leaf[row] = p.s->in[row] + p.offset * r->t.a.element;
-    return fold(&r->t.a, &split->of_local, leaf, NULL, n);
+    return tree_fold(&r->t.a, &split->of_local, leaf, NULL, n);
 }
 
 /* Finish elements [begin, begin + n) of a total to `to`, and copy them to our rows. */
@@ -59,7 +60,7 @@ static void finish_total(ring *r, const void *sum, uint64_t begin, uint64_t n,
 {
     const arithmetic *a = &r->t.a;
     a->simd->finish[a->type](to, sum, n, a->divisor);
-    copy_out(r->k, &r->t, &r->at, begin, begin + n, to);
+    call_copy_out(r->k, &r->t, &r->at, begin, begin + n, to);
 }
 
 /* Write this member's rows of share k into its slot, combined with `partial` unless that
@@ -68,10 +69,10 @@ static void add_own(ring *r, int k, const unsigned char *partial, bool last)
 {
     const arithmetic *a = &r->t.a;
     const size_t width = last ? a->element : a->accumulated;
-    chunk c = share_at(r, k);
+    range c = share_at(r, k);
     unsigned char *to = slot_at(r, r->k->c->rank, k);
     while (c.begin < c.end) {
-        piece p = piece_at(r->k, &r->at, c.begin, c.end);
+        piece p = call_piece_at(r->k, &r->at, c.begin, c.end);
         uint64_t n = p.count < a->piece ? p.count : a->piece;
         const void *own = own_sum(r, p, n);
         unsigned char *sum = last ? scratch_block(a, SPARE_BLOCK) : to;
@@ -90,9 +91,9 @@ static void add_own(ring *r, int k, const unsigned char *partial, bool last)
 
 static void copy_total(ring *r, int k, bool further)
 {
-    chunk c = share_at(r, k);
+    range c = share_at(r, k);
     const unsigned char *total = slot_at(r, r->left, k);
-    copy_out(r->k, &r->t, &r->at, c.begin, c.end, total);
+    call_copy_out(r->k, &r->t, &r->at, c.begin, c.end, total);
     if (further)
         memcpy(slot_at(r, r->k->c->rank, k), total,
                (c.end - c.begin) * r->t.a.element);
@@ -112,7 +113,7 @@ static status go_round(ring *r)
             add_own(r, k, slot_at(r, r->left, k), step == size);
         else
             copy_total(r, k + size, step < 2 * size - 1);
-        post(c);
+        comm_post(c);
     }
     return DONE;
 }
@@ -129,14 +130,14 @@ static status first_step(ring *r)
     }
     if (r->round > 0) {
         add_own(r, c->rank, NULL, false);
-        post(c);
+        comm_post(c);
         return DONE;
     }
-    const descriptor d = descriptor_of(r->k);
-    begin(c, &d);
+    const descriptor d = call_descriptor(r->k);
+    announce_begin(c, &d);
     add_own(r, c->rank, NULL, false);
-    announce(c);
-    return await_calls(c);
+    announce_call(c);
+    return announce_await_all(c);
 }
 
 status all_reduce_ring(const call *k)
@@ -147,18 +148,18 @@ status all_reduce_ring(const call *k)
         return all_reduce_direct(k);
     ring r = {
         .k = k,
-        .t = terms_of(k),
+        .t = call_terms(k),
         .number = c->blocks,
         .before = c->posted,
         .left = (c->rank + size - 1) % size,
         .right = (c->rank + 1) % size,
     };
     c->ran = RING;
-    r.segment = ring_segment(c, k->type);
-    choose_lane(c, c->agreed.block_bytes, 2);
+    r.share = ring_share(c, k->type);
+    slots_choose_lane(c, c->agreed.block_bytes, 2);
     status s = DONE;
     do {
-        uint64_t rest = k->total - r.begin, most = r.segment * (uint64_t)size;
+        uint64_t rest = k->total - r.begin, most = r.share * (uint64_t)size;
         r.end = r.begin + (rest < most ? rest : most);
         s = first_step(&r);
         if (s == DONE)
@@ -177,7 +178,7 @@ status all_reduce_ring(const call *k)
     return s;
 }
 
-uint64_t ring_segment(const comm *c, dtype type)
+uint64_t ring_share(const comm *c, dtype type)
 {
     uint64_t fit = c->agreed.block_bytes / ((uint64_t)c->size * accumulated_bytes(type));
     return fit / RING_UNIT * RING_UNIT;

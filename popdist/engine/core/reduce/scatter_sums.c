@@ -21,11 +21,11 @@ static uint64_t first_of(const plan *p, int member)
 }
 
 /* Return a block's elements of a member's share, as elements of the long row. */
-static chunk share_of(const plan *p, int member, uint64_t block)
+static range scatter_share(const plan *p, int member, uint64_t block)
 {
     const uint64_t first = first_of(p, member);
-    const chunk c = block_of(p->ends[member] - first, p->pitch, block);
-    return (chunk){first + c.begin, first + c.end};
+    const range c = range_of_block(p->ends[member] - first, p->pitch, block);
+    return (range){first + c.begin, first + c.end};
 }
 
 /* Return the place in a slot for the share of receiver `number`. */
@@ -39,42 +39,42 @@ static bool receives(const plan *p, int member)
     return p->ends[member] > first_of(p, member);
 }
 
-static void write_block(void *what, uint64_t block, uint64_t number, bool streaming)
+static void scatter_write(void *what, uint64_t block, uint64_t number, bool streaming)
 {
     const plan *p = what;
     const replica_split *split = p->k->split;
-    unsigned char *slot = input_at(p->k->c, split->rank, number);
+    unsigned char *slot = slot_input_at(p->k->c, split->rank, number);
     uint32_t receiver = 0;
     for (int q = 0; q < split->size; q++) {
-        chunk s = share_of(p, q, block);
+        range s = scatter_share(p, q, block);
         for (uint32_t i = 0; q != split->rank && i < split->nodes[split->rank]; i++)
-            write_node(p->k, &p->t, p->at, &split->mine[i], s.begin, s.end,
-                       slot + place_of(p, receiver) + i * p->pitch * p->t.slot_element,
-                       streaming);
+            call_write_node(p->k, &p->t, p->at, &split->mine[i], s.begin, s.end,
+                            slot + place_of(p, receiver) + i * p->pitch * p->t.slot_element,
+                            streaming);
         receiver += receives(p, q);
     }
 }
 
-static void read_block(void *what, uint64_t block, uint64_t number, bool streaming)
+static void scatter_read(void *what, uint64_t block, uint64_t number, bool streaming)
 {
     (void)streaming; /* for stores to slots; these go to the program's memory */
     const plan *p = what;
     const replica_split *split = p->k->split;
-    chunk own = share_of(p, split->rank, block);
+    range own = scatter_share(p, split->rank, block);
     published others;
     others.pitch = p->pitch;
     uint32_t receiver = 0;
     for (int q = 0; q < split->rank; q++)
         receiver += receives(p, q);
     for (int q = 0; q < split->size; q++)
-        others.from[q] = input_at(p->k->c, q, number) + place_of(p, receiver);
+        others.from[q] = slot_input_at(p->k->c, q, number) + place_of(p, receiver);
     const uint64_t done = own.begin - first_of(p, split->rank);
     if (p->k->op == REDUCE_TO_NODES)
         reduce_range_to_nodes(p->k, &p->t, p->at, &others, own.begin, own.end, p->out,
                               done);
     else
-        reduce_range(p->k, &p->t, p->at, &others, own.begin, own.end,
-                     (unsigned char *)p->out[0] + done * p->t.a.element, false);
+        call_reduce_range(p->k, &p->t, p->at, &others, own.begin, own.end,
+                          (unsigned char *)p->out[0] + done * p->t.a.element, false);
 }
 
 /* Choose the elements of a share in one block; the shares are set. */
@@ -89,13 +89,13 @@ static void choose_pitch(plan *p)
     const uint64_t receivers = p->receivers ? p->receivers : 1;
     p->pitch = c->agreed.block_bytes
                / (receivers * p->k->split->most_nodes * p->t.slot_element);
-    if (p->pitch > CHUNK_UNIT)
-        p->pitch = p->pitch / CHUNK_UNIT * CHUNK_UNIT;
-    const uint64_t whole = round_up(p->longest, CHUNK_UNIT);
+    if (p->pitch > SHARE_UNIT)
+        p->pitch = p->pitch / SHARE_UNIT * SHARE_UNIT;
+    const uint64_t whole = round_up(p->longest, SHARE_UNIT);
     p->pitch = whole < p->pitch ? whole : p->pitch;
 }
 
-static status run(plan *p, const descriptor *d)
+static status scatter_run(plan *p, const descriptor *d)
 {
     choose_pitch(p);
     blocks b = {
@@ -104,8 +104,8 @@ static status run(plan *p, const descriptor *d)
         .bytes = p->pitch * p->t.slot_element * p->receivers,
         .extent = place_of(p, p->receivers),
         .what = p,
-        .write = write_block,
-        .read = read_block,
+        .write = scatter_write,
+        .read = scatter_read,
     };
     return blocks_run(&b, d);
 }
@@ -113,23 +113,23 @@ static status run(plan *p, const descriptor *d)
 status reduce_scatter(const call *k, char *out)
 {
     cursor at = {0, 0};
-    plan p = {.k = k, .t = terms_of(k), .at = &at, .out = &out};
+    plan p = {.k = k, .t = call_terms(k), .at = &at, .out = &out};
     const uint64_t each = k->total / k->split->replicas;
     for (int q = 0; q < k->c->size; q++)
         p.ends[q] = (k->split->first[q] + k->split->rows[q]) * each;
     p.t.wanted = false; /* in the rows: it goes to `out` alone */
-    const descriptor d = descriptor_of(k);
-    return run(&p, &d);
+    const descriptor d = call_descriptor(k);
+    return scatter_run(&p, &d);
 }
 
 status reduce_to_nodes(const call *k, const uint64_t *lengths, char *const *out)
 {
     cursor at = {0, 0};
-    plan p = {.k = k, .t = terms_of(k), .at = &at, .out = out};
-    descriptor d = descriptor_of(k);
+    plan p = {.k = k, .t = call_terms(k), .at = &at, .out = out};
+    descriptor d = call_descriptor(k);
     uint64_t end = 0;
     for (int q = 0; q < k->c->size; q++)
         p.ends[q] = end += lengths[q];
     d.details_hash = hash_with_all(d.details_hash, lengths, (size_t)k->c->size);
-    return run(&p, &d);
+    return scatter_run(&p, &d);
 }

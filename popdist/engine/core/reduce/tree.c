@@ -358,7 +358,7 @@ unsigned char *scratch_block(const arithmetic *a, uint32_t number)
     return a->scratch + (size_t)number * SCRATCH_BYTES;
 }
 
-static void push(const arithmetic *a, folding *f, const void *leaf, bool accumulated)
+static void push_leaf(const arithmetic *a, folding *f, const void *leaf, bool accumulated)
 {
     f->is_element[f->depth] = !accumulated && a->simd->widen[a->type];
     f->stack[f->depth++] = leaf;
@@ -390,7 +390,7 @@ static void combine_top(const arithmetic *a, folding *f, size_t n, void *to,
     combine(to, f->stack[one], f->stack[other], n);
 }
 
-static void merge(const arithmetic *a, folding *f, size_t n)
+static void merge_top_sums(const arithmetic *a, folding *f, size_t n)
 {
     unsigned char *to = scratch_block(a, f->depth - 2);
     combine_top(a, f, n, to, a->simd->combine_elements, a->simd->combine);
@@ -400,36 +400,36 @@ static void merge(const arithmetic *a, folding *f, size_t n)
 }
 
 /* Push and merge, all but the last `kept` merges. */
-static void run(const arithmetic *a, const program *p, const void *const *leaf,
-                const bool *accumulated, size_t n, unsigned kept, folding *f)
+static void run_program(const arithmetic *a, const program *p, const void *const *leaf,
+                        const bool *accumulated, size_t n, unsigned kept, folding *f)
 {
     f->depth = 0;
     for (uint32_t i = 0; i < p->leaves; i++) {
-        push(a, f, leaf[i], accumulated && accumulated[i]);
+        push_leaf(a, f, leaf[i], accumulated && accumulated[i]);
         unsigned merges = p->merges[i] - (i + 1 == p->leaves ? kept : 0);
         for (unsigned m = 0; m < merges; m++)
-            merge(a, f, n);
+            merge_top_sums(a, f, n);
     }
 }
 
-const void *fold(const arithmetic *a, const program *p, const void *const *leaf,
-                 const bool *accumulated, size_t n)
+const void *tree_fold(const arithmetic *a, const program *p, const void *const *leaf,
+                      const bool *accumulated, size_t n)
 {
     folding f;
-    run(a, p, leaf, accumulated, n, 0, &f);
+    run_program(a, p, leaf, accumulated, n, 0, &f);
     widen_at(a, &f, 0, n);
     return f.stack[0];
 }
 
-void fold_finished(const arithmetic *a, const program *p, const void *const *leaf,
-                   const bool *accumulated, size_t n, void *to)
+void tree_fold_finished(const arithmetic *a, const program *p, const void *const *leaf,
+                        const bool *accumulated, size_t n, void *to)
 {
     folding f;
     if (p->leaves == 1 || a->divisor != 1) {
-        const void *sum = fold(a, p, leaf, accumulated, n);
+        const void *sum = tree_fold(a, p, leaf, accumulated, n);
         a->simd->finish[a->type](to, sum, n, a->divisor);
         return;
     }
-    run(a, p, leaf, accumulated, n, 1, &f);
+    run_program(a, p, leaf, accumulated, n, 1, &f);
     combine_top(a, &f, n, to, a->simd->combine_elements_last, a->simd->combine_last);
 }

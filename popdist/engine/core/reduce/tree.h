@@ -98,11 +98,11 @@ unsigned char *scratch_block(const arithmetic *a, uint32_t number);
 /* Reduce n <= piece elements of the leaves. A leaf is accumulated if its entry in
  * `accumulated` is set, and has elements otherwise (NULL: all have). The result is
  * accumulated; it lies in scratch, or is the only leaf itself. */
-const void *fold(const arithmetic *a, const program *p, const void *const *leaf,
-                 const bool *accumulated, size_t n);
+const void *tree_fold(const arithmetic *a, const program *p, const void *const *leaf,
+                      const bool *accumulated, size_t n);
 
 /* The same to elements at `to`, finished. `to` may be one of the leaves. */
-void fold_finished(const arithmetic *a, const program *p, const void *const *leaf,
-                   const bool *accumulated, size_t n, void *to);
+void tree_fold_finished(const arithmetic *a, const program *p, const void *const *leaf,
+                        const bool *accumulated, size_t n, void *to);
 
 #endif

@@ -25,7 +25,7 @@ enum {
     /* The room for messages between a send and its receive. */
     MESSAGE_SLOT_BYTES = 32768,
     /* Shares of a block are whole lines of even the smallest elements. */
-    CHUNK_UNIT = 64,
+    SHARE_UNIT = 64,
     /* In the smallest block, each of 256 members has room for an element of 8 bytes of
      * every node: with 4096 replicas a member has at most 24 nodes. */
     LEAST_BLOCK_BYTES = 65536,
@@ -245,10 +245,10 @@ static inline uint64_t block_bytes_at(const settings *s, unsigned number)
 }
 
 /* The room for a member's share of a block, which is rounded up to a multiple of
- * CHUNK_UNIT elements. */
+ * SHARE_UNIT elements. */
 static inline uint64_t result_part(uint64_t block_bytes, uint64_t size)
 {
-    return round_up(block_bytes / size + 8 * CHUNK_UNIT, CACHE_LINE);
+    return round_up(block_bytes / size + 8 * SHARE_UNIT, CACHE_LINE);
 }
 
 static inline places places_of(const settings *s)

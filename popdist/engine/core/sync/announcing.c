@@ -20,7 +20,7 @@ static uint64_t signature_of(const descriptor *d)
     return hash_with_all(1, parts, 4);
 }
 
-void describe(comm *c, const descriptor *d)
+void announce_describe(comm *c, const descriptor *d)
 {
     descriptor described = *d;
     c->stall_reported = false;
@@ -48,11 +48,11 @@ static void show_signature(announcement *a, uint64_t signature, uint64_t array_p
     atomic_store_explicit(&a->signature, shown, memory_order_relaxed);
 }
 
-announcement *begin(comm *c, const descriptor *d)
+announcement *announce_begin(comm *c, const descriptor *d)
 {
     atomic_store_explicit(&c->calls, calls_of(c) + 1, memory_order_relaxed);
     announcement *announced = announced_by(c, c->rank);
-    describe(c, d);
+    announce_describe(c, d);
     uint64_t signature = signature_of(d);
     if (c->in_larger_call) {
         const uint64_t larger = signature_of(&c->larger_call);
@@ -63,11 +63,11 @@ announcement *begin(comm *c, const descriptor *d)
     return announced;
 }
 
-void announce(comm *c)
+void announce_call(comm *c)
 {
     announcement *announced = announced_by(c, c->rank);
     atomic_store_explicit(&announced->stamp, calls_of(c), memory_order_release);
-    post(c);
+    comm_post(c);
 }
 
 /* Compare a member's call with this one's, and end the group if they differ. */
@@ -81,7 +81,7 @@ static status compare(comm *c, int peer)
     return end_group(c, MISMATCH, peer);
 }
 
-status await_call_of(comm *c, int peer)
+status announce_await_one(comm *c, int peer)
 {
     status s = wait_word(c, peer, &announced_by(c, peer)->stamp, calls_of(c),
                          &member_at(c, peer)->posted);
@@ -116,14 +116,14 @@ static status gather_and_release(comm *c, bool call)
      * below. */
     if (call)
         show_signature(announced, shown_signature(announced), c->array_places);
-    advance(&mine->gathered, c->posted);
+    counter_advance(&mine->gathered, c->posted);
     if (c->rank > 0 && (s = wait_word(c, parent, &b->count, c->posted, b)) != DONE)
         return s;
     if (call && c->rank > 0) {
         c->array_places |= shown_signature(announced_by(c, parent)) & ARRAY_PLACES;
         show_signature(announced, shown_signature(announced), c->array_places);
     }
-    advance(&mine->released, c->posted);
+    counter_advance(&mine->released, c->posted);
     return DONE;
 }
 
@@ -140,23 +140,23 @@ status wait_together(comm *c)
     return c->size > TREE_ABOVE ? wait_in_tree(c, false) : wait_all(c, c->posted);
 }
 
-status await_calls(comm *c)
+status announce_await_all(comm *c)
 {
     if (c->size > TREE_ABOVE)
         return wait_in_tree(c, true);
     for (int i = 1; i < c->size; i++) {
-        status s = await_call_of(c, (c->rank + i) % c->size);
+        status s = announce_await_one(c, (c->rank + i) % c->size);
         if (s != DONE)
             return s;
     }
     return DONE;
 }
 
-status barrier(comm *c, uint64_t name)
+status barrier_run(comm *c, uint64_t name)
 {
     const descriptor d = {
         .operation = BARRIER, .name = name, .in = NOT_IN_HEAP, .out = NOT_IN_HEAP};
-    begin(c, &d);
-    announce(c);
-    return await_calls(c);
+    announce_begin(c, &d);
+    announce_call(c);
+    return announce_await_all(c);
 }

@@ -81,7 +81,7 @@ bool comm_open(comm *c, void *base, int rank, int instance)
     return c->scratch && c->rows;
 }
 
-bool is_ours(const comm *c)
+bool comm_is_ours(const comm *c)
 {
     return c->base && c->pid == getpid();
 }
@@ -89,7 +89,7 @@ bool is_ours(const comm *c)
 void comm_close(comm *c)
 {
     /* A forked child closes only its copy: the endpoint is its parent's. */
-    if (is_ours(c))
+    if (comm_is_ours(c))
         atomic_store_explicit(&member_at(c, c->rank)->left, 1, memory_order_release);
     free(c->scratch);
     free(c->rows);
@@ -109,7 +109,7 @@ static uint32_t *futex_word(counter *b)
 #endif
 }
 
-void advance(counter *b, uint64_t count)
+void counter_advance(counter *b, uint64_t count)
 {
     /* Sequentially consistent on both sides: either the sleeper sees the new count
      * when it looks once more, or we see that it sleeps. */
@@ -153,9 +153,9 @@ void find_missing(const comm *c, int peer, uint64_t mask[MASK_WORDS])
     }
 }
 
-void post(comm *c)
+void comm_post(comm *c)
 {
-    advance(&member_at(c, c->rank)->posted, ++c->posted);
+    counter_advance(&member_at(c, c->rank)->posted, ++c->posted);
 }
 
 static void sleep_for(counter *b, const _Atomic uint64_t *word, uint64_t target)
@@ -179,7 +179,7 @@ void copy_descriptor(descriptor *to, const descriptor *from)
                          __ATOMIC_RELAXED);
 }
 
-bool has_left(comm *c, int peer)
+bool comm_has_left(comm *c, int peer)
 {
     return peer_ended(&c->peers[peer])
            || atomic_load_explicit(&member_at(c, peer)->left, memory_order_acquire);
@@ -255,7 +255,8 @@ static status check_wait(comm *c, int peer, const _Atomic uint64_t *word,
     peer = late_member(c, peer);
     /* A member may leave after its last step: only the awaited one counts as lost. If
      * another member is lost, the members that wait for it end the group. */
-    if (has_left(c, peer) && atomic_load_explicit(word, memory_order_acquire) < target)
+    if (comm_has_left(c, peer)
+        && atomic_load_explicit(word, memory_order_acquire) < target)
         return end_group(c, PEER_LOST, peer);
     status s = check_deadlock(c, peer, word, target);
     if (s != DONE)
@@ -265,7 +266,7 @@ static status check_wait(comm *c, int peer, const _Atomic uint64_t *word,
         return end_group(c, TIMED_OUT, peer);
     const bool stop = c->during_long_wait && c->during_long_wait(c, peer, waited);
     /* In a child that a signal's handler has forked, the group is its parent's. */
-    if (!is_ours(c))
+    if (!comm_is_ours(c))
         return STOPPED;
     return stop ? end_group(c, STOPPED, c->rank) : DONE;
 }
@@ -374,7 +375,7 @@ status wait_all(comm *c, uint64_t target)
     return DONE;
 }
 
-void wake_all(comm *c)
+void comm_wake_all(comm *c)
 {
     for (int i = 0; i < c->size; i++) {
         member *m = member_at(c, i);

@@ -157,11 +157,11 @@ bool comm_open(comm *c, void *base, int rank, int instance);
 void comm_close(comm *c);
 
 /* Whether it is open, and was opened by this process and not by its parent. */
-bool is_ours(const comm *c);
+bool comm_is_ours(const comm *c);
 
 /* Take a step, and wake the members that sleep until we do. */
-void post(comm *c);
-void advance(counter *b, uint64_t count);
+void comm_post(comm *c);
+void counter_advance(counter *b, uint64_t count);
 
 /* Wait until a word of `peer` reaches `target`, which it has not yet: poll it, then
  * yield the core, then sleep. The word moves no later than the counter `b` of its
@@ -171,7 +171,7 @@ status wait_on(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
 
 /* Whether members take turns on a core: then none polls a counter, and each pushes the
  * others' data out of the caches. */
-static inline bool shares_core(const comm *c)
+static inline bool comm_shares_core(const comm *c)
 {
     return c->agreed.spin_us == 0;
 }
@@ -191,10 +191,10 @@ static inline status wait_posted(comm *c, int peer, uint64_t target)
 }
 
 /* Whether a member has died, runs another program, or has closed its group. */
-bool has_left(comm *c, int peer);
+bool comm_has_left(comm *c, int peer);
 
 /* Wake all members that sleep until some member takes a step. */
-void wake_all(comm *c);
+void comm_wake_all(comm *c);
 
 /* Wait until all others have taken their steps up to `target`. */
 status wait_all(comm *c, uint64_t target);
@@ -238,18 +238,18 @@ void find_missing(const comm *c, int peer, uint64_t mask[MASK_WORDS]);
 
 /* Describe our call. A member that ends the group may read the description at any time,
  * and may get a mixture of this one and the one before: it serves for messages only. */
-void describe(comm *c, const descriptor *d);
+void announce_describe(comm *c, const descriptor *d);
 
 void copy_descriptor(descriptor *to, const descriptor *from);
 
 /* Begin a call. `begin` makes the announcement ours to write, `announce` publishes it,
  * with all data written to the slot or the announcement before. */
-announcement *begin(comm *c, const descriptor *d);
-void announce(comm *c);
+announcement *announce_begin(comm *c, const descriptor *d);
+void announce_call(comm *c);
 
 /* Wait until a member has begun its call, and check that it is the same as ours. */
-status await_call_of(comm *c, int peer);
-status await_calls(comm *c);
+status announce_await_one(comm *c, int peer);
+status announce_await_all(comm *c);
 
 /* The value of `ended` while that member writes the reason. */
 static inline uint32_t writing(int rank)
@@ -258,7 +258,7 @@ static inline uint32_t writing(int rank)
 }
 
 /* A separate call that only waits for all members. */
-status barrier(comm *c, uint64_t name);
+status barrier_run(comm *c, uint64_t name);
 
 /* End the group: the first reason counts, on all members. Returns `why`. Any thread may
  * call it, also while another one is in a call. end_over() is for a caller that knows

@@ -40,7 +40,7 @@ static void explain(comm *c, status why, int about, const descriptor *theirs)
     e->theirs = *theirs;
     find_missing(c, about, e->missing);
     atomic_store(&c->head->ended, EXPLAINED);
-    wake_all(c);
+    comm_wake_all(c);
 }
 
 status end_over(comm *c, status why, int about, const descriptor *theirs)
@@ -93,7 +93,7 @@ bool why_ended(comm *c, ending *why)
         const int writer = (int)(ended - writing(0));
         const descriptor theirs = description_by(c, writer);
         /* It will never write again, so another member may. */
-        if (has_left(c, writer)
+        if (comm_has_left(c, writer)
             && atomic_compare_exchange_strong(state, &ended, writing(c->rank))) {
             explain(c, PEER_LOST, writer, &theirs);
         } else if (now_ns() - began > EXPLAIN_NS) {

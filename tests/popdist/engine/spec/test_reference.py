@@ -91,7 +91,7 @@ def test_the_tree_is_what_a_binary_counter_makes(count: int) -> None:
     assert reference.tree(terms(count), "sum")[0] == total
 
 
-def test_each_chunk_of_the_ring_begins_at_its_own_member() -> None:
+def test_each_share_of_the_ring_begins_at_its_own_member() -> None:
     total = reference.ring(terms(3, length=48), "sum", segment=16)
 
     assert [term.text for term in total[[0, 15, 16, 31, 32, 47]]] == [
@@ -102,7 +102,7 @@ def test_each_chunk_of_the_ring_begins_at_its_own_member() -> None:
 
 
 def test_the_ring_cuts_every_round_anew() -> None:
-    """One full round of 2 x 32, then one of 40: its chunks have 32 and 8 elements."""
+    """One full round of 2 x 32, then one of 40: its shares have 32 and 8 elements."""
     total = reference.ring(terms(2, length=104), "sum", segment=32)
 
     assert "".join("0" if t.text == "(1+0)" else "1" for t in total) == (
@@ -110,7 +110,7 @@ def test_the_ring_cuts_every_round_anew() -> None:
     )
 
 
-def test_the_last_chunks_of_a_short_round_are_empty() -> None:
+def test_the_last_shares_of_a_short_round_are_empty() -> None:
     total = reference.ring(terms(4, length=17), "sum", segment=64)
 
     assert [term.text for term in total] == [
