@@ -7,7 +7,7 @@ numpy, and popdist.torch.tensors.tensor_rows for torch.
 from collections.abc import Callable, Sequence
 from itertools import accumulate, zip_longest
 from math import prod
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from popdist.engine.spec.dtypes import DTYPES, item_bytes_of, name_of
 
@@ -89,31 +89,70 @@ Extent = tuple[int, int, bool]
 
 
 class AnyArray(Protocol):
-    """An array of whatever framework."""
+    """An array of any framework. Any, because each has its own types of these."""
 
     @property
     def nbytes(self) -> int: ...
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def shape(self) -> Any: ...
 
 
 A = TypeVar("A", bound=AnyArray)
 
 
 class Framework(NamedTuple, Generic[A]):
-    """Functions that read and write a framework's arrays as rows.
+    """Functions that read, write and make arrays of a framework.
 
     extent_of: Returns where an array lies.
-    shape_and_code: Returns the shape of an array, as members must agree on it, and the
-        code of its dtype.
+    shape_and_code: Returns the shape of an array, as members must agree on it in a
+        reduction, and the code of its dtype.
+    exchanged_row: Returns the row of an array that is one, as members must agree on it
+        when they exchange it.
     readable: Returns an array itself if it is a row, else a copy that is one.
     new_bytes: Returns a new array of so many bytes.
-    copy_bytes: Copies bytes, from one of them on, to the elements of an array.
+    empty_like: Returns a new array with the dtype and shape of another one.
+    elements: Returns bytes, from one of them on, as an array of this dtype and shape,
+        which is a copy if they are not aligned.
+    copy: Copies the elements of an array to another one.
+    number_of_dtype: Returns the number of a dtype, which is the same on all members.
+    dtype_of_number: Returns the dtype with this number.
     """
 
     extent_of: Callable[[A], Extent]
     shape_and_code: Callable[[A], tuple[tuple[int, ...], int]]
+    exchanged_row: Callable[[A], Rows]
     readable: Callable[[A], A]
     new_bytes: Callable[[int], A]
-    copy_bytes: Callable[[A, int, A], None]
+    empty_like: Callable[[A], A]
+    elements: Callable[[A, int, Any, Sequence[int]], A]
+    copy: Callable[[A, A], None]
+    number_of_dtype: Callable[[Any], int]
+    dtype_of_number: Callable[[int], Any]
+
+    def copy_bytes(self, memory: A, begin: int, array: A) -> None:
+        """Copy bytes, from one of them on, to the elements of an array."""
+        self.copy(self.elements(memory, begin, array.dtype, array.shape), array)
+
+
+def row_of(framework: Framework[A], array: A, dtype: int = BYTES) -> Rows:
+    """Return the elements of an array, or of a copy that is a row, as one row.
+
+    Args:
+        dtype: The code of the type of the row's elements.
+    """
+    row = framework.readable(array)
+    begin, end, _ = framework.extent_of(row)
+    return Rows((begin,), ((end - begin) // item_bytes_of(dtype),), dtype, row)
+
+
+def readable_rows(framework: Framework[A], arrays: Sequence[A]) -> Rows:
+    """Return arrays, or copies that are rows, as the rows of one call."""
+    rows = [framework.readable(array) for array in arrays]
+    addresses = tuple([framework.extent_of(row)[0] for row in rows])
+    shape, dtype = framework.shape_and_code(rows[0])
+    return Rows(addresses, shape, dtype, rows)
 
 
 # A copy to make at the end of a call: the scratch memory, the offset of its first byte

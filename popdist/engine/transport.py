@@ -15,7 +15,7 @@ from popdist.engine import _core
 from popdist.engine.call_table import EngineCall, barrier_call, pairs_in
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.engine.rows import A, Framework, Pair, Rows, copy_results, pairs_of
+from popdist.engine.rows import Pair, Rows
 from popdist.engine.spec.dtypes import name_of
 from popdist.engine.spec.operations import (
     AUTO,
@@ -363,26 +363,3 @@ class MeetMembers(Protocol):
             ended_file: The launcher appends the numbers of ended instances to this
                 file, one to a line; empty where the launcher does not.
         """
-
-
-def all_reduce_arrays(
-    transport: Transport,
-    framework: Framework[A],
-    arrays: Sequence[tuple[Sequence[A], Sequence[A]]],
-    reduction: int,
-    *,
-    algorithm: int,
-    name: int,
-) -> None:
-    """Reduce arrays of any dtypes, with one call for all that have the same.
-
-    Args:
-        arrays: For each array, the rows to read and the rows to write.
-    """
-    pairs, copies = pairs_of(framework, arrays)
-    batches: dict[int, list[Pair]] = {}
-    for pair in pairs:
-        batches.setdefault(pair[0].dtype, []).append(pair)
-    for batch in batches.values():
-        transport.all_reduce(batch, reduction, algorithm=algorithm, name=name)
-    copy_results(framework, copies)

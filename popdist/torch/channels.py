@@ -22,9 +22,10 @@ from popdist.engine.group import Group
 from popdist.engine.handle import Handle, Helper
 from popdist.engine.meet.deadlines import report
 from popdist.engine.meet.pidfds import Pidfd
+from popdist.engine.rows import row_of
 from popdist.errors import CollectiveAbortedError
 from popdist.session import STATE
-from popdist.torch.tensors.tensor_rows import TORCH, bytes_of, check, is_row, readable
+from popdist.torch.tensors.tensor_rows import TORCH, check, is_row
 
 # Receives wait as long as their Work does, not as the engine does.
 _NEVER_SECONDS = 1e9
@@ -289,7 +290,7 @@ class Channels:
         if part is None or part.nbytes != nbytes or not is_row(part):
             part = torch.empty(nbytes, dtype=torch.uint8)
         try:
-            group.transport.receive(bytes_of(part), 0)
+            group.transport.receive(row_of(TORCH, part), 0)
         except BaseException as error:
             if message is not None:
                 message.finish(error)
@@ -334,7 +335,7 @@ class Channels:
 
 def _send(group: Group, message: Message) -> None:
     """Send a message through the group of its two members."""
-    tensor = readable(message.tensor)
-    header = np.array([message.tag, tensor.nbytes], np.int64)
+    row = row_of(TORCH, message.tensor)
+    header = np.array([message.tag, row.nbytes], np.int64)
     group.transport.send(array_rows.bytes_of(header), 1)
-    group.transport.send(bytes_of(tensor), 1)
+    group.transport.send(row, 1)

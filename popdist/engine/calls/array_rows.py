@@ -11,7 +11,7 @@ import numpy as np
 
 from popdist.engine._core import address_of
 from popdist.engine.rows import BYTES, Extent, Framework, Rows
-from popdist.engine.spec.dtypes import DType, code_of
+from popdist.engine.spec.dtypes import DType, code_of, dtype_of
 
 # Any, because the engine takes arrays of every dtype it knows.
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -123,22 +123,26 @@ def _extent_of(array: Array) -> Extent:
     return begin, end + array.itemsize, is_row
 
 
-def _copy_bytes(memory: Array, begin: int, array: Array) -> None:
-    array[...] = elements_of(memory, begin, array.dtype, array.shape)
-
-
-def elements_of(memory: Array, begin: int, dtype: DType, shape: Sequence[int]) -> Array:
-    """Return bytes, from one of them on, as an array, copied if they are unaligned."""
+def _elements(memory: Array, begin: int, dtype: DType, shape: Sequence[int]) -> Array:
     part = memory[begin : begin + prod(shape) * dtype.itemsize]
     if begin % dtype.itemsize:
         part = part.copy()
     return part.view(dtype).reshape(shape)
 
 
+def _copy(source: Array, target: Array) -> None:
+    target[...] = source
+
+
 NUMPY: Framework[Array] = Framework(
     extent_of=_extent_of,
     shape_and_code=lambda array: (array.shape, code_of(array.dtype)),
+    exchanged_row=lambda array: rows_of((array,)),
     readable=readable,
     new_bytes=partial(np.empty, dtype=np.uint8),
-    copy_bytes=_copy_bytes,
+    empty_like=lambda array: np.empty(array.shape, array.dtype),
+    elements=_elements,
+    copy=_copy,
+    number_of_dtype=code_of,
+    dtype_of_number=dtype_of,
 )

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from popdist.engine.calls.array_rows import LIST_TYPES, NUMPY, Array, written
+from popdist.engine.rows import AnyArray
 from popdist.engine.spec.dtypes import DType
 
 
-def check_fits(out: Array, shape: Sequence[int], dtype: DType) -> None:
+def check_fits(out: AnyArray, shape: Sequence[int], dtype: DType) -> None:
     """Raise ValueError if a result of this shape and dtype cannot be written to out."""
     if out.shape != tuple(shape) or out.dtype != dtype:
         raise ValueError(

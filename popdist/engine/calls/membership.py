@@ -1,14 +1,15 @@
 """The members and replicas of a group, and how arrays stand for them."""
 
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import partial
 from itertools import accumulate
 from operator import index
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from popdist.engine import _core
 from popdist.engine.calls.array_rows import (
     ARRAY_TYPES,
     LIST_TYPES,
@@ -23,22 +24,20 @@ from popdist.engine.calls.destinations import check_fits
 from popdist.engine.endpoint import Endpoint
 from popdist.engine.failures import unusable
 from popdist.engine.handle import AsyncOp, Handle
-from popdist.engine.transport import Transport
+from popdist.engine.transport import Core, Transport
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
-M = TypeVar("M", bound="Membership")
-
-
-class Membership:
+class Membership(_core.Reducer):
     """One member's place in a group, and what all its calls share."""
 
     rank: int
     size: int
     replicas: tuple[int, ...]
     transport: Transport
+    # The C core, where calls of this group may be made without a detour.
+    _core: Core | None
     # Whether to warn of the next array without the caller's mark on its rows.
     _expects_marks: bool
 
@@ -244,23 +243,14 @@ def whole_number(what: str, number: Any) -> int:
         ) from None
 
 
-def ends_group_without_memory(
-    method: Callable[Concatenate[M, P], T],
-) -> Callable[Concatenate[M, P], T]:
-    """Return a collective that tells the others if this member has no memory for it.
-
-    Arrays are made before the first step of a call, for which the others wait.
-    """
-
-    @wraps(method)
-    def call(self: M, /, *args: P.args, **keywords: P.kwargs) -> T:
-        try:
-            return method(self, *args, **keywords)
-        except MemoryError as error:
-            self.give_up(method.__name__.removeprefix("_"), error)
-            raise
-
-    return call
+def in_core(core: Core, function: Callable[..., Any], *args: Any) -> Any:
+    """Return the result of a shortcut of the core; raise the error if it failed."""
+    try:
+        return function(*args)
+    except _core.Failure:
+        # Explained below: Ctrl-C while that is done must not show this one.
+        pass
+    raise core.failure()
 
 
 def _array(x: Any, writable: bool) -> Array:

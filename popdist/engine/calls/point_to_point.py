@@ -4,19 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from popdist.engine.calls.array_rows import Array, readable, rows_of, written
-from popdist.engine.calls.membership import (
-    Membership,
-    ends_group_without_memory,
-    whole_number,
-)
+from popdist.engine.calls.array_rows import NUMPY, Array, readable, rows_of, written
+from popdist.engine.calls.collective import Action, collective
+from popdist.engine.calls.membership import Membership, whole_number
 
 
 class PointToPoint(Membership):
     """The part of a group in which two members write to each other."""
 
-    @ends_group_without_memory
-    def send(self, x: Any, dest: int, *, async_op: bool = False) -> Any:
+    @collective(named=False)
+    def send(self, x: Any, dest: int) -> Action:
         """Send an array to one member, which must call recv().
 
         Only the two members take part, with arrays of the same shape and dtype. If the
@@ -24,13 +21,12 @@ class PointToPoint(Membership):
         any call of the group, it waits for earlier calls, also with async_op, so two
         members that both receive first wait for each other.
         """
-        array = readable(np.asarray(x))
+        row = rows_of([readable(np.asarray(x))])
         peer = self.peer_of("dest", dest)
-        row = rows_of([array])
-        return self.submit("send", lambda: self.transport.send(row, peer), async_op)
+        return lambda _: self.transport.send(row, peer)
 
-    @ends_group_without_memory
-    def recv(self, out: Array, source: int, *, async_op: bool = False) -> Any:
+    @collective(named=False)
+    def recv(self, out: Array, source: int) -> Action:
         """Fill `out` with the array that one member sends, and return it.
 
         With async_op, later calls, including send(), wait until the array has arrived.
@@ -39,13 +35,13 @@ class PointToPoint(Membership):
         peer = self.peer_of("source", source)
         row = rows_of([array])
 
-        def action() -> Array:
+        def action(_: int) -> Array:
             self.transport.receive(row, peer)
             if array is not out:
-                out[...] = array
+                NUMPY.copy(array, out)
             return out
 
-        return self.submit("recv", action, async_op)
+        return action
 
     def peer_of(self, argument: str, member: int) -> int:
         if not self._flat:

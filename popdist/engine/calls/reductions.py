@@ -1,31 +1,29 @@
 """The collectives that reduce: many arrays come in, and one result comes out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from popdist.engine import _core
+from popdist.engine.calls import generic
 from popdist.engine.calls.array_rows import (
     ARRAY_TYPES,
     NUMPY,
     Array,
     ReplicaRows,
-    readable,
-    rows_of,
     written,
 )
+from popdist.engine.calls.collective import Action, collective
 from popdist.engine.calls.destinations import check_apart, check_fits
-from popdist.engine.calls.membership import Membership, ends_group_without_memory
+from popdist.engine.calls.membership import Membership, in_core
 from popdist.engine.handle import AsyncOp, Handle
-from popdist.engine.rows import copy_results, destination_of, pairs_of
 from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
-from popdist.engine.spec.operations import RING, algorithm_code_of, number_of
-from popdist.engine.transport import Core, all_reduce_arrays
+from popdist.engine.spec.operations import RING, algorithm_code_of
 
 
-class Reductions(_core.Reducer, Membership):
+class Reductions(Membership):
     """The part of a group that reduces. The core takes the most common calls itself."""
 
     def _prefer(self, algorithm: str) -> None:
@@ -51,7 +49,24 @@ class Reductions(_core.Reducer, Membership):
         self._core = None
         self._bind(None, None, self._usual, not self._flat, None)
 
-    @ends_group_without_memory
+    def _reduce_new(
+        self,
+        x: Any,
+        op: str = "sum",
+        *,
+        out: Any = None,
+        algorithm: str | None = None,
+        reproducible: bool = False,
+    ) -> Any:
+        """All-reduce an array in a new one, if the core takes it as it is."""
+        self._how(algorithm, reproducible)
+        if out is not None or not self._may_pass(x):
+            return NotImplemented
+        # The core takes no None.
+        chosen = self._algorithm if algorithm is None else algorithm
+        return self.all_reduce(x, op, out=np.empty(x.shape, x.dtype), algorithm=chosen)
+
+    @collective(shortcut=_reduce_new)
     def _all_reduce(
         self,
         x: Any,
@@ -60,24 +75,11 @@ class Reductions(_core.Reducer, Membership):
         out: Any = None,
         algorithm: str | None = None,
         reproducible: bool = False,
-        async_op: bool = False,
-        name: str | None = None,
-    ) -> Any:
+    ) -> Action:
         """All-reduce in all its cases; the core has taken the most common one."""
         how = self._how(algorithm, reproducible)
-        if out is None and self._may_pass(x) and not (async_op or name):
-            return self.all_reduce(
-                x,
-                op,
-                out=np.empty(x.shape, x.dtype),
-                # The core takes no None.
-                algorithm=self._algorithm if algorithm is None else algorithm,
-            )
-        arrays = [x], None if out is None else [out]
-        reduction: Callable[[], Any] = self._reduction(
-            *arrays, op, how, number_of(name)
-        )
-        return self.submit("all_reduce", lambda: reduction()[0], async_op)
+        reduce = self._reduction([x], None if out is None else [out], op, how)
+        return lambda name: reduce(name)[0]
 
     def all_reduce_at(
         self, address: int, count: int, dtype: int, reduction: int
@@ -91,7 +93,7 @@ class Reductions(_core.Reducer, Membership):
         core = self._core
         if core is None:
             return False
-        # The same as _shortcut, which would add to a small call.
+        # The same as in_core(), which would add to a small call.
         try:
             return self._reduce_at(address, count, dtype, reduction) is None
         except _core.Failure:
@@ -105,9 +107,8 @@ class Reductions(_core.Reducer, Membership):
         """Make a call that the core has checked: see submit()."""
         self._check_open()
         assert self._core is not None
-        return self.submit(what, partial(_shortcut, self._core, call.make), async_op)
+        return self.submit(what, partial(in_core, self._core, call.make), async_op)
 
-    @ends_group_without_memory
     def all_reduce_table(self, table: bytes, dtype: int, reduction: int) -> None:
         """All-reduce arrays of one dtype. Local replicas share each result.
 
@@ -125,7 +126,28 @@ class Reductions(_core.Reducer, Membership):
         reduce = partial(self.transport.reduce_table, *call)
         self.submit("grouped_all_reduce", reduce, False)
 
-    @ends_group_without_memory
+    def _reduce_lists_in_core(
+        self,
+        arrays: Sequence[Any],
+        op: str = "sum",
+        *,
+        out: Sequence[Any] | None = None,
+        algorithm: str | None = None,
+        reproducible: bool = False,
+    ) -> Any:
+        """All-reduce the arrays of a list, if the core takes them as they are."""
+        how = self._how(algorithm, reproducible)
+        if not self._core or op not in REDUCTIONS or not self._may_pass(*arrays):
+            return NotImplemented
+        if out is None:
+            out = [np.empty(x.shape, x.dtype) for x in arrays]
+        if not out:
+            return NotImplemented
+        call = arrays, out, REDUCTIONS[op], how
+        result = in_core(self._core, self._reduce_lists, *call)
+        return list(out) if result is None else result
+
+    @collective(shortcut=_reduce_lists_in_core)
     def grouped_all_reduce(
         self,
         arrays: Sequence[Any],
@@ -134,9 +156,7 @@ class Reductions(_core.Reducer, Membership):
         out: Sequence[Any] | None = None,
         algorithm: str | None = None,
         reproducible: bool = False,
-        async_op: bool = False,
-        name: str | None = None,
-    ) -> Any:
+    ) -> Action:
         """Reduce many arrays as if they were one, and return a list of the results.
 
         This is all_reduce for each array, but the arrays share the waiting, which takes
@@ -147,28 +167,12 @@ class Reductions(_core.Reducer, Membership):
         the arrays themselves in any order. An array that is given several times, such
         as tied weights, becomes the reduction of its original value.
         """
-        how = self._how(algorithm, reproducible)
-        core = None if async_op or name or op not in REDUCTIONS else self._core
-        if core and self._may_pass(*arrays):
-            if out is None:
-                out = [np.empty(x.shape, x.dtype) for x in arrays]
-            call = arrays, out, REDUCTIONS[op], how
-            if out and _shortcut(core, self._reduce_lists, *call) is None:
-                return list(out)
-        action = self._reduction(arrays, out, op, how, number_of(name))
-        return self.submit("grouped_all_reduce", action, async_op)
+        return self._reduction(arrays, out, op, self._how(algorithm, reproducible))
 
-    @ends_group_without_memory
+    @collective()
     def reduce(
-        self,
-        x: Any,
-        op: str = "sum",
-        root: int = 0,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        name: str | None = None,
-    ) -> Any:
+        self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None
+    ) -> Action:
         """Reduce the replicas' arrays, and return the result where `root` lives.
 
         It is one array, equal to the result of all_reduce: a new array, or `out`, which
@@ -180,40 +184,33 @@ class Reductions(_core.Reducer, Membership):
         code = reduction_code_of(op, rows[0].dtype)
         if out is not None:
             check_fits(written(out), rows[0].shape, rows[0].dtype)
-        if out is not None and self.rank == owner:
-            total = out
-        else:
-            total = np.empty(rows[0].shape, rows[0].dtype)
-        ((source, target),), copies = pairs_of(NUMPY, [(rows, [total])])
-        number = number_of(name)
+        call = self.transport, NUMPY, rows, out, code, owner
+        return partial(generic.reduce, *call)
 
-        def action() -> Array | None:
-            self.transport.reduce(source, target, code, owner, name=number)
-            copy_results(NUMPY, copies)
-            return total if self.rank == owner else None
+    def _scatter_in_core(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
+        """Return the result if the core takes the arrays as they are."""
+        if not self._core or op not in REDUCTIONS or not self._may_pass(x):
+            return NotImplemented
+        if out is None:
+            axis, total = 0 if self._flat else 1, self.num_replicas
+            if x.ndim <= axis or x.shape[axis] % total:
+                return NotImplemented
+            part = x.shape[axis] // total
+            out = np.empty((*x.shape[:axis], part, *x.shape[axis + 1 :]), x.dtype)
+        if type(out) not in ARRAY_TYPES:
+            return NotImplemented
+        call = self._scatter_array, x, out, REDUCTIONS[op]
+        result = in_core(self._core, *call)
+        return out if result is None else result
 
-        return self.submit("reduce", action, async_op)
-
-    @ends_group_without_memory
-    def reduce_scatter(
-        self,
-        x: Any,
-        op: str = "sum",
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        name: str | None = None,
-    ) -> Any:
+    @collective(shortcut=_scatter_in_core)
+    def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Action:
         """Reduce the replicas' arrays, and give each replica its part of the result.
 
         The leading axis of each replica's array must be divisible by the number of
         replicas; replica r gets the r-th part. The result is a new array, or `out`,
         which may be part of x.
         """
-        if op in REDUCTIONS and not (async_op or name):
-            done = self._scatter_in_core(x, op, out)
-            if done is not None:
-                return done
         rows = self._rows(x)
         total = self.num_replicas
         if rows[0].ndim < 1 or len(rows[0]) % total:
@@ -222,50 +219,17 @@ class Reductions(_core.Reducer, Membership):
                 f"leading axis that {total} replicas can share equally."
             )
         code = reduction_code_of(op, rows[0].dtype)
-        source = rows_of([readable(row) for row in rows])
         shape = (len(rows[0]) // total, *rows[0].shape[1:])
         result, targets = self._targets(x, rows, out, shape)
         if out is not None:
             check_apart(targets)
-        target, copies = destination_of(NUMPY, targets, source, source.dtype)
-        number = number_of(name)
 
-        def action() -> Any:
-            self.transport.reduce_scatter(source, target, code, name=number)
-            copy_results(NUMPY, copies)
+        def action(name: int) -> Any:
+            call = rows, targets, code, name
+            generic.reduce_scatter(self.transport, NUMPY, *call)
             return result
 
-        return self.submit("reduce_scatter", action, async_op)
-
-    def _scatter_in_core(self, x: Any, op: str, out: Any) -> Array | None:
-        """Return the result if the core takes the arrays as they are, else None."""
-        if self._core is None or not self._may_pass(x):
-            return None
-        if out is None:
-            axis, total = 0 if self._flat else 1, self.num_replicas
-            if x.ndim <= axis or x.shape[axis] % total:
-                return None
-            part = x.shape[axis] // total
-            out = np.empty((*x.shape[:axis], part, *x.shape[axis + 1 :]), x.dtype)
-        if type(out) not in ARRAY_TYPES:
-            return None
-        result = _shortcut(self._core, self._scatter_array, x, out, REDUCTIONS[op])
-        return out if result is None else None
-
-    def _gather_in_core(self, x: Any, out: Any) -> Array | bytes | None:
-        """Gather arrays in one, if the core takes them as they are.
-
-        Otherwise return None, or the headers of all members' arrays if these differ.
-        """
-        if not (self._core and self._flat and type(x) is np.ndarray):
-            return None
-        gathered = np.empty((self.size, *x.shape), x.dtype) if out is None else out
-        if type(gathered) is not np.ndarray:
-            return None
-        result = _shortcut(self._core, self._gather_array, x, gathered)
-        if result is NotImplemented:
-            return None
-        return gathered if result is None else bytes(result)
+        return action
 
     def _how(self, algorithm: str | None, reproducible: bool) -> int:
         how = self._usual if algorithm is None else algorithm_code_of(algorithm)
@@ -278,13 +242,8 @@ class Reductions(_core.Reducer, Membership):
         return how
 
     def _reduction(
-        self,
-        xs: Sequence[Any],
-        outs: Sequence[Any] | None,
-        op: str,
-        how: int,
-        name: int,
-    ) -> Callable[[], list[Any]]:
+        self, xs: Sequence[Any], outs: Sequence[Any] | None, op: str, how: int
+    ) -> Action:
         """Check and prepare a reduction of several arrays; return its action."""
         if outs is not None and len(outs) != len(xs):
             raise ValueError(
@@ -300,25 +259,9 @@ class Reductions(_core.Reducer, Membership):
             results.append(result)
             arrays.append((rows, targets))
 
-        def action() -> list[Any]:
-            all_reduce_arrays(
-                self.transport,
-                NUMPY,
-                arrays,
-                REDUCTIONS[op],
-                algorithm=how,
-                name=name,
-            )
+        def action(name: int) -> list[Any]:
+            call = arrays, REDUCTIONS[op], how, name
+            generic.all_reduce(self.transport, NUMPY, *call)
             return results
 
         return action
-
-
-def _shortcut(core: Core, function: Callable[..., Any], *args: Any) -> Any:
-    """Return the result of a shortcut of the core; raise the error if it failed."""
-    try:
-        return function(*args)
-    except _core.Failure:
-        # Explained below: Ctrl-C while that is done must not show this one.
-        pass
-    raise core.failure()

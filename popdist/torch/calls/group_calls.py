@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,14 +25,12 @@ from popdist.torch.calls.work import (
     InvalidArgumentError,
     backend_error,
 )
-from popdist.torch.tensors.within import Within
 
 # Any, because torch declares no type for the function that looks for a profiler.
 _autograd: Any = torch.autograd
 is_profiled: Callable[[], bool] = _autograd._profiler_enabled
 # A list of tensors; a single tensor stands for a list of one.
 Tensors = Tensor | Sequence[Tensor]
-Step = Callable[[Within], Any]
 # Calls of up to so many bytes are deferred to the thread that waits for them: it
 # computes nothing meanwhile. Longer ones begin at once, beside it.
 _DEFERRED_BYTES = 1 << 20
@@ -180,7 +179,7 @@ class ProcessGroupCalls:
     def _steps(
         self,
         operation: str,
-        steps: Step,
+        steps: Callable[[], Any],
         result: Any,
         opts: Any,
         timeout: timedelta | None = None,
@@ -195,11 +194,7 @@ class ProcessGroupCalls:
             written: The tensors that it writes; by default all of its result.
         """
         check_exchanged(operation, read, ())
-        within = Within(self._group)
-
-        def call(async_op: AsyncOp) -> Any:
-            return self._group.submit(operation, lambda: steps(within), async_op)
-
+        call = partial(self._group.submit, operation, steps)
         return self._call(call, result, opts, timeout, operation, written=written)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from popdist.engine.calls.collective import run_step
 from popdist.torch import tensors
 from popdist.torch.calls.arguments import (
     check_alike,
@@ -22,7 +23,6 @@ from popdist.torch.calls.arguments import (
 )
 from popdist.torch.calls.group_calls import ProcessGroupCalls, Tensors
 from popdist.torch.calls.untraced import untraced
-from popdist.torch.tensors.within import Within
 
 
 @untraced
@@ -54,8 +54,8 @@ class ExchangeCalls(ProcessGroupCalls):
             call = partial(tensors.broadcast, self._group, own, root)
             return self._call(call, own, opts, timeout, written=written)
 
-        def steps(group: Within) -> None:
-            tensors.broadcast(group, [source], root)
+        def steps() -> None:
+            run_step(tensors.broadcast, self._group, [source], root)
             for tensor in copies:
                 tensor.detach().copy_(source)
 
@@ -83,10 +83,11 @@ class ExchangeCalls(ProcessGroupCalls):
             call = partial(tensors.all_gather, self._group, own[0], outputs[0])
             return self._call(call, outputs[0], opts, timeout)
 
-        def steps(group: Within) -> None:
+        def steps() -> None:
             stack = torch.stack([tensor.detach() for tensor in own])
-            whole = torch.empty((group.size, *stack.shape), dtype=stack.dtype)
-            tensors.all_gather(group, stack, whole)
+            size = self._group.size
+            whole = torch.empty((size, *stack.shape), dtype=stack.dtype)
+            run_step(tensors.all_gather, self._group, stack, whole)
             for out in outputs:
                 for tensor, part in zip(out, whole.flatten(0, 1), strict=True):
                     tensor.detach().copy_(part)
@@ -168,9 +169,9 @@ class ExchangeCalls(ProcessGroupCalls):
     ) -> Any:
         """Gather one tensor after the other, in one call."""
 
-        def steps(group: Within) -> None:
+        def steps() -> None:
             for tensor, output in zip(inputs, outputs, strict=True):
-                tensors.all_gather(group, tensor, output)
+                run_step(tensors.all_gather, self._group, tensor, output)
 
         return self._steps("all_gather", steps, result, opts, read=inputs)
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from popdist.engine.calls.collective import run_step
+from popdist.engine.group import Group
 from popdist.torch import tensors
 from popdist.torch.calls.arguments import (
     check_alike,
@@ -32,7 +34,6 @@ from popdist.torch.calls.reduce_ops import (
     reduce_sparse,
 )
 from popdist.torch.calls.untraced import untraced
-from popdist.torch.tensors.within import Within
 
 
 @untraced
@@ -58,8 +59,8 @@ class ReductionCalls(ProcessGroupCalls):
             return self._all_reduce(own, op, opts, timeout, as_one=True)
         check_sparse(op, own[0])
 
-        def steps(group: Within) -> None:
-            reduce_sparse(group, own)
+        def steps() -> None:
+            reduce_sparse(self._group, own)
 
         return self._steps("all_reduce", steps, own, opts, timeout, written=())
 
@@ -86,9 +87,9 @@ class ReductionCalls(ProcessGroupCalls):
         parts = [as_real(tensor) for tensor in own]
         if name is None:
 
-            def steps(group: Within) -> None:
+            def steps() -> None:
                 for part in parts:
-                    reduce_otherwise(group, part, op)
+                    reduce_otherwise(self._group, part, op)
 
             return self._steps("all_reduce", steps, own, opts, timeout)
         if as_one and len(parts) > 1:
@@ -118,10 +119,10 @@ class ReductionCalls(ProcessGroupCalls):
             call = partial(tensors.reduce, self._group, part, name, root)
             return self._call(call, own, opts, timeout, written=written)
 
-        def steps(group: Within) -> None:
+        def steps() -> None:
             total = part.clone()
-            reduce_otherwise(group, total, op)
-            if group.rank == root:
+            reduce_otherwise(self._group, total, op)
+            if self._group.rank == root:
                 part.detach().copy_(total)
 
         return self._steps(
@@ -149,7 +150,8 @@ class ReductionCalls(ProcessGroupCalls):
         op = op_of(opts, op)
         name = engine_op(op, out.dtype)
 
-        def steps(group: Within) -> None:
+        def steps() -> None:
+            group = self._group
             real = [as_real(part.detach()) for part in parts]
             if all(part.shape == out.shape for part in parts):
                 _scatter_reduction(group, torch.stack(real), out, op, name)
@@ -158,7 +160,7 @@ class ReductionCalls(ProcessGroupCalls):
             if name is None:
                 reduce_otherwise(group, whole, op)
             else:
-                tensors.all_reduce(group, [whole], name)
+                run_step(tensors.all_reduce, group, [whole], name)
             own = torch.split(whole, [part.numel() for part in real])[group.rank]
             as_real(out.detach()).copy_(own.view_as(real[group.rank]))
 
@@ -186,9 +188,9 @@ class ReductionCalls(ProcessGroupCalls):
         op = op_of(opts, None)
         names = [engine_op(op, output.dtype) for output in outputs]
 
-        def steps(group: Within) -> None:
+        def steps() -> None:
             for output, input_, name in zip(outputs, inputs, names, strict=True):
-                _scatter_reduction(group, as_real(input_), output, op, name)
+                _scatter_reduction(self._group, as_real(input_), output, op, name)
 
         return self._steps(
             "reduce_scatter", steps, list(outputs), opts, read=list(inputs)
@@ -198,7 +200,7 @@ class ReductionCalls(ProcessGroupCalls):
 
 
 def _scatter_reduction(
-    group: Within, whole: Tensor, output: Tensor, op: Any, name: str | None
+    group: Group, whole: Tensor, output: Tensor, op: Any, name: str | None
 ) -> None:
     """Reduce a tensor of as many equal parts as there are members to this one's part.
 
@@ -206,7 +208,7 @@ def _scatter_reduction(
         name: The engine's name of the reduction; None if the engine does not have it.
     """
     if name is not None:
-        tensors.reduce_scatter(group, whole, as_real(output), name)
+        run_step(tensors.reduce_scatter, group, whole, as_real(output), name)
         return
     parts = whole.detach().reshape(group.size, -1).clone()
     reduce_otherwise(group, parts, op)

@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from popdist.engine.calls.collective import run_step
 from popdist.engine.group import Group
 from popdist.torch import tensors
 from popdist.torch.calls.work import InvalidArgumentError
 from popdist.torch.tensors.tensor_rows import CODES
-from popdist.torch.tensors.within import Within
 
 # A reduction: its kind, as torch numbers it, and the factor of PREMUL_SUM.
 _Kind = Any
@@ -108,12 +108,12 @@ def check_sparse(op: Any, tensor: Tensor) -> None:
         )
 
 
-def reduce_otherwise(group: "Group | Within", tensor: Tensor, op: Any) -> None:
+def reduce_otherwise(group: Group, tensor: Tensor, op: Any) -> None:
     """All-reduce a tensor in place, by a reduction that the engine does not have."""
     kind = getattr(op, "op", op)
     if kind == _OPS.PREMUL_SUM:
         tensor.detach().mul_(_factor_of(op))
-        tensors.all_reduce(group, [tensor], "sum")
+        run_step(tensors.all_reduce, group, [tensor], "sum")
         return
     calculate = _BITWISE[kind]
     whole = tensor.detach().contiguous()
@@ -122,7 +122,7 @@ def reduce_otherwise(group: "Group | Within", tensor: Tensor, op: Any) -> None:
     for begin in range(0, flat.numel(), piece):
         part = flat[begin : begin + piece]
         gathered = torch.empty((group.size, part.numel()), dtype=part.dtype)
-        tensors.all_gather(group, part, gathered)
+        run_step(tensors.all_gather, group, part, gathered)
         total = gathered[0]
         for other in gathered[1:]:
             total = calculate(total, other)
@@ -131,13 +131,13 @@ def reduce_otherwise(group: "Group | Within", tensor: Tensor, op: Any) -> None:
         tensor.detach().copy_(whole)
 
 
-def reduce_sparse(group: "Group | Within", own: Sequence[Tensor]) -> None:
+def reduce_sparse(group: Group, own: Sequence[Tensor]) -> None:
     """Add up sparse tensors of all members, and write the sum to each of them."""
     local = own[0].coalesce()
     for other in own[1:]:
         local = (local + other).coalesce()
-    indices = tensors.all_gather_varied(group, local.indices())
-    values = tensors.all_gather_varied(group, local.values())
+    indices = run_step(tensors.all_gather_varied, group, local.indices())
+    values = run_step(tensors.all_gather_varied, group, local.values())
     total = torch.sparse_coo_tensor(
         torch.cat(indices, 1), torch.cat(values), local.shape, check_invariants=True
     ).coalesce()

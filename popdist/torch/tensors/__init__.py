@@ -23,16 +23,12 @@ Autograd does not see these calls.
 """
 
 from popdist.torch.tensors.tensor_exchanges import (
+    all_gather,
+    all_gather_varied,
     all_to_all,
     all_to_all_parts,
     barrier,
     broadcast,
-    receive,
-    send,
-)
-from popdist.torch.tensors.tensor_gathers import (
-    all_gather,
-    all_gather_varied,
     gather,
     scatter,
 )
@@ -47,9 +43,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "gather",
-    "receive",
     "reduce",
     "reduce_scatter",
     "scatter",
-    "send",
 ]

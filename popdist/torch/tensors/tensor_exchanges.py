@@ -6,90 +6,148 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from popdist.engine.calls import generic
+from popdist.engine.calls.collective import Action, collective
 from popdist.engine.group import Group
-from popdist.engine.handle import AsyncOp
-from popdist.engine.rows import copy_results, destination_of
-from popdist.engine.spec.operations import Operation, number_of
-from popdist.torch.tensors.tensor_gathers import gathered_numbers
+from popdist.engine.rows import row_of
+from popdist.engine.spec.operations import Operation
 from popdist.torch.tensors.tensor_rows import (
     TORCH,
-    bytes_of,
     check,
     check_written,
-    exchanged_row,
     flat_bytes,
     parts_of,
+    plain,
     readable,
 )
-from popdist.torch.tensors.within import Within
 
 
-def broadcast(
-    group: Group | Within,
-    tensors: Sequence[Tensor],
-    root: int = 0,
-    *,
-    async_op: AsyncOp = False,
-    name: str | None = None,
-) -> Any:
+@collective()
+def barrier(group: Group) -> Action:
+    """Return when all members have called it."""
+    return group.transport.barrier
+
+
+@collective()
+def broadcast(group: Group, tensors: Sequence[Tensor], root: int = 0) -> Action:
     """Overwrite tensors with member `root`'s tensors, and return the list of them."""
-    owner, number = group.owner_of(root)[0], number_of(name)
-    (check if group.rank == owner else check_written)(*tensors)
+    owner, _ = group.owner_of(root)
+    is_owner = group.rank == owner
+    (check if is_owner else check_written)(*tensors)
 
-    def action() -> list[Tensor]:
-        for tensor in tensors:
-            row = readable(tensor)
-            group.transport.broadcast(exchanged_row(row), owner, name=number)
-            if group.rank != owner and row.data_ptr() != tensor.data_ptr():
-                tensor.detach().copy_(row)
+    def action(name: int) -> list[Tensor]:
+        for tensor in map(plain, tensors):
+            source, targets = (tensor, ()) if is_owner else (None, [tensor])
+            generic.broadcast(group.transport, TORCH, source, targets, owner, name)
         return list(tensors)
 
-    return group.submit("broadcast", action, async_op)
+    return action
 
 
-def all_to_all(
-    group: Group | Within,
+@collective()
+def all_gather(group: Group, source: Tensor, out: Tensor | Sequence[Tensor]) -> Action:
+    """Gather every member's tensor in `out`, and return that.
+
+    Args:
+        out: A tensor with as many elements as all of the sources, or a list of a
+            tensor for each member; sizes may differ. The source may be its part.
+    """
+    return _gather(group, source, out, -1)
+
+
+@collective()
+def gather(
+    group: Group,
     source: Tensor,
-    out: Tensor,
-    *,
-    async_op: AsyncOp = False,
-    name: str | None = None,
-) -> Any:
+    out: Tensor | Sequence[Tensor] | None,
+    root: int = 0,
+) -> Action:
+    """Gather every member's tensor in `out` of member `root`, and return it there.
+
+    All tensors have the same size. Elsewhere `out` is None, and the function returns
+    None.
+    """
+    check(source)
+    owner, _ = group.owner_of(root)
+    if group.rank == owner:
+        return _gather(group, source, () if out is None else out, owner)
+    lengths = [source.nbytes] * group.size
+
+    def action(name: int) -> None:
+        call = source, (), lengths, owner, name
+        generic.gather(group.transport, TORCH, *call)
+
+    return action
+
+
+@collective("all_gather")
+def all_gather_varied(group: Group, tensor: Tensor) -> Action:
+    """Return a list of new tensors: every member's, whatever its shape and dtype."""
+    check(tensor)
+    header = generic.header_of(TORCH, tensor)
+    counts = [1] * group.size
+
+    def action(name: int) -> Any:
+        call = [header], counts, Operation.ALL_GATHER, name
+        headers = generic.exchange_numbers(group.transport, *call)
+        gather = tensor, headers, counts, None, -1, name
+        return generic.gather_described(group.transport, TORCH, *gather)
+
+    return action
+
+
+@collective()
+def scatter(
+    group: Group, source: Tensor | Sequence[Tensor] | None, out: Tensor, root: int = 0
+) -> Action:
+    """Give each member its part of member `root`'s source in `out`, and return `out`.
+
+    The source is None elsewhere. All parts have the same size.
+    """
+    check_written(out)
+    owner, _ = group.owner_of(root)
+    is_owner = group.rank == owner
+    lengths = [out.nbytes] * group.size
+    if is_owner:
+        lengths = _check_parts(group, out, () if source is None else source)
+
+    def action(name: int) -> Tensor:
+        joined = None if source is None or not is_owner else _joined(source)
+        call = joined, [out], lengths, owner, name
+        generic.scatter(group.transport, TORCH, *call)
+        return out
+
+    return action
+
+
+@collective()
+def all_to_all(group: Group, source: Tensor, out: Tensor) -> Action:
     """Exchange equal parts in `out`, and return that: what member i has for j, j gets.
 
     The source has as many parts as the group has members, and may be `out`.
     """
     check(source)
     check_written(out)
-    size, number = group.size, number_of(name)
-    if source.numel() % size or (out.numel(), out.dtype) != (
-        source.numel(),
-        source.dtype,
-    ):
+    size, elements = group.size, source.numel()
+    if elements % size or (out.numel(), out.dtype) != (elements, source.dtype):
         raise ValueError(
             f"The source has {source.numel()} elements of {source.dtype} and out "
             f"{out.numel()} of {out.dtype}, but both must have the same, in {size} "
             "equal parts."
         )
 
-    def action() -> Tensor:
+    def action(name: int) -> Tensor:
         parts = parts_of(readable(source), size)
-        target, copies = destination_of(TORCH, [out], parts)
-        group.transport.all_to_all(parts, target, name=number)
-        copy_results(TORCH, copies)
+        generic.all_to_all(group.transport, TORCH, parts, [out], name)
         return out
 
-    return group.submit("all_to_all", action, async_op)
+    return action
 
 
+@collective("all_to_all")
 def all_to_all_parts(
-    group: Group | Within,
-    sources: Sequence[Tensor],
-    outs: Sequence[Tensor],
-    *,
-    async_op: AsyncOp = False,
-    name: str | None = None,
-) -> Any:
+    group: Group, sources: Sequence[Tensor], outs: Sequence[Tensor]
+) -> Action:
     """Exchange parts of any sizes in `outs`, and return that.
 
     sources[j] goes to member j, and outs[i] gets what member i has for this one: it
@@ -97,67 +155,33 @@ def all_to_all_parts(
     """
     check(*sources)
     check_written(*outs)
-    size, number = group.size, number_of(name)
+    size = group.size
     if (len(sources), len(outs)) != (size, size):
         raise ValueError(
             f"{len(sources)} tensors are given and {len(outs)} to write to, but both "
             f"must be {size}: one for each member."
         )
 
-    def action() -> Sequence[Tensor]:
-        own_sizes = torch.tensor([part.nbytes for part in sources], dtype=torch.int64)
-        sizes = gathered_numbers(group, own_sizes, Operation.ALL_TO_ALL, number)
-        for i, out in enumerate(outs):
-            if out.nbytes != int(sizes[i, group.rank]):
+    def action(name: int) -> Sequence[Tensor]:
+        own_sizes = [[part.nbytes for part in sources]]
+        call = own_sizes, [1] * size, Operation.ALL_TO_ALL, name
+        sizes = generic.exchange_numbers(group.transport, *call)
+        for i, (out, row) in enumerate(zip(outs, sizes, strict=True)):
+            if out.nbytes != row[group.rank]:
                 raise ValueError(
                     f"out has {out.nbytes} bytes for what member {i} sends, but it "
-                    f"sends {int(sizes[i, group.rank])}."
+                    f"sends {row[group.rank]}."
                 )
-        received = _exchanged(group, sources, int(sizes.max()), number)
-        for out, row in zip(outs, received, strict=True):
-            TORCH.copy_bytes(row, 0, out)
+        received = _exchanged(group, sources, max(map(max, sizes)), name)
+        for out, part in zip(outs, received, strict=True):
+            TORCH.copy_bytes(part, 0, out)
         return outs
 
-    return group.submit("all_to_all", action, async_op)
-
-
-def send(group: Group, tensor: Tensor, dest: int, *, async_op: AsyncOp = False) -> Any:
-    """Send a tensor to one member, which must receive one of its size."""
-    check(tensor)
-    peer = group.peer_of("dest", dest)
-
-    def action() -> None:
-        group.transport.send(bytes_of(readable(tensor)), peer)
-
-    return group.submit("send", action, async_op)
-
-
-def receive(
-    group: Group, out: Tensor, source: int, *, async_op: AsyncOp = False
-) -> Any:
-    """Fill `out` with the array that one member sends, and return it."""
-    check_written(out)
-    peer = group.peer_of("source", source)
-
-    def action() -> Tensor:
-        row, copies = destination_of(TORCH, [out])
-        group.transport.receive(row, peer)
-        copy_results(TORCH, copies)
-        return out
-
-    return group.submit("recv", action, async_op)
-
-
-def barrier(
-    group: Group | Within, *, async_op: AsyncOp = False, name: str | None = None
-) -> Any:
-    """Return when all members have called it."""
-    number = number_of(name)
-    return group.submit("barrier", lambda: group.transport.barrier(number), async_op)
+    return action
 
 
 def _exchanged(
-    group: Group | Within, sources: Sequence[Tensor], longest: int, name: int
+    group: Group, sources: Sequence[Tensor], longest: int, name: int
 ) -> Tensor:
     """Return what all members have for this one, a row of `longest` bytes for each."""
     # Elements of the largest dtypes have 16 bytes.
@@ -166,7 +190,61 @@ def _exchanged(
     for row, source in zip(sent, sources, strict=True):
         row[: source.nbytes] = flat_bytes(readable(source))
     received = torch.empty_like(sent)
-    group.transport.all_to_all(
-        parts_of(sent, group.size), bytes_of(received), name=name
-    )
+    parts, target = parts_of(sent, group.size), row_of(TORCH, received)
+    group.transport.all_to_all(parts, target, name=name)
     return received
+
+
+def _gather(
+    group: Group, source: Tensor, out: Tensor | Sequence[Tensor], root: int
+) -> Action:
+    """Prepare a gather in `out` of this member, which is the root, or -1 for all."""
+    lengths = _check_parts(group, source, out)
+    targets = [out] if isinstance(out, Tensor) else out
+    check_written(*targets)
+
+    def action(name: int) -> Any:
+        call = source, targets, lengths, root, name
+        generic.gather(group.transport, TORCH, *call)
+        return out
+
+    return action
+
+
+def _joined(source: Tensor | Sequence[Tensor]) -> Tensor:
+    if isinstance(source, Tensor):
+        return readable(source)
+    return torch.cat([readable(part).view(-1) for part in source])
+
+
+def _check_parts(
+    group: Group, one: Tensor, parts: Tensor | Sequence[Tensor]
+) -> list[int]:
+    """Return the bytes of each member's part in a gather or scatter.
+
+    Raises:
+        ValueError: There is not a part for each member, or this member's part does not
+            match `one`.
+    """
+    check(one)
+    if isinstance(parts, Tensor):
+        check(parts)
+        if (parts.numel(), parts.dtype) != (one.numel() * group.size, one.dtype):
+            raise ValueError(
+                f"The whole has {parts.numel()} elements of {parts.dtype}, but "
+                f"{group.size} parts of {one.numel()} of {one.dtype} make it."
+            )
+        return [one.nbytes] * group.size
+    check(*parts)
+    if len(parts) != group.size:
+        raise ValueError(
+            f"{len(parts)} tensors are given, but the group has {group.size} members. "
+            "Give one for each."
+        )
+    own = parts[group.rank]
+    if own.numel() != one.numel() or own.dtype != one.dtype:
+        raise ValueError(
+            f"This member's part has {own.numel()} elements of {own.dtype}, but its "
+            f"tensor has {one.numel()} of {one.dtype}."
+        )
+    return [part.nbytes for part in parts]

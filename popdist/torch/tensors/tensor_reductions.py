@@ -1,17 +1,17 @@
 """The reductions of an engine group on torch tensors."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from popdist.engine.calls import generic
+from popdist.engine.calls.collective import Action, collective
 from popdist.engine.group import Group
-from popdist.engine.handle import AsyncOp
-from popdist.engine.rows import copy_results, destination_of, pairs_of
 from popdist.engine.spec.dtypes import REDUCTIONS
-from popdist.engine.spec.operations import algorithm_code_of, number_of
-from popdist.engine.transport import all_reduce_arrays
+from popdist.engine.spec.operations import AUTO
 from popdist.torch.tensors.tensor_rows import (
     CODES,
     TORCH,
@@ -20,22 +20,51 @@ from popdist.torch.tensors.tensor_rows import (
     check_written,
     code_of,
     local_tensors,
-    readable,
-    rows_of,
 )
-from popdist.torch.tensors.within import Within
 
 
-def all_reduce(
-    group: Group | Within,
+def reduce_in_place(group: Group, tensor: Tensor, reduction: int) -> bool:
+    """All-reduce one tensor in place, if that takes no preparation.
+
+    Args:
+        reduction: The engine's code; not the mean's for bools.
+
+    Returns:
+        Whether the tensor was reduced. If not, nothing was done: call all_reduce().
+    """
+    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
+        return False
+    code = CODES.get(tensor.dtype)
+    return code is not None and group.all_reduce_at(
+        tensor.data_ptr(), tensor.numel(), code, reduction
+    )
+
+
+def _reduce_now(
+    group: Group,
     arrays: Sequence[TensorArray],
     op: str = "sum",
     *,
     out: Sequence[TensorArray] | None = None,
-    algorithm: str = "auto",
-    async_op: AsyncOp = False,
-    name: str | None = None,
 ) -> Any:
+    """Reduce an array, if it is one tensor that takes no preparation."""
+    if out is not None or len(arrays) != 1 or op not in REDUCTIONS:
+        return NotImplemented
+    (tensor,) = arrays
+    if not isinstance(tensor, Tensor) or (op == "mean" and tensor.dtype is torch.bool):
+        return NotImplemented
+    is_reduced = reduce_in_place(group, tensor, REDUCTIONS[op])
+    return list(arrays) if is_reduced else NotImplemented
+
+
+@collective(shortcut=_reduce_now)
+def all_reduce(
+    group: Group,
+    arrays: Sequence[TensorArray],
+    op: str = "sum",
+    *,
+    out: Sequence[TensorArray] | None = None,
+) -> Action:
     """Reduce several arrays as if they were one; return the list they were written to.
 
     Args:
@@ -44,38 +73,26 @@ def all_reduce(
         out: Where the results are written: as `arrays`, which is the default. An array
             may be given several times, as tied weights are.
     """
-    if (
-        out is None
-        and len(arrays) == 1
-        and algorithm == "auto"
-        and not (async_op or name)
-        and _is_reduced_now(group, arrays[0], op)
-    ):
-        return list(arrays)
     results = arrays if out is None else out
     pairs = _local_pairs(arrays, results, group.num_local_replicas)
     reduction = _reduction_of(op, [sources[0] for sources, _ in pairs])
-    how, number = algorithm_code_of(algorithm), number_of(name)
 
-    def action() -> list[TensorArray]:
-        all_reduce_arrays(
-            group.transport, TORCH, pairs, reduction, algorithm=how, name=number
-        )
+    def action(name: int) -> list[TensorArray]:
+        generic.all_reduce(group.transport, TORCH, pairs, reduction, AUTO, name)
         return list(results)
 
-    return group.submit("all_reduce", action, async_op)
+    return action
 
 
+@collective()
 def reduce(
-    group: Group | Within,
+    group: Group,
     array: TensorArray,
     op: str = "sum",
     root: int = 0,
     *,
     out: Tensor | None = None,
-    async_op: AsyncOp = False,
-    name: str | None = None,
-) -> Any:
+) -> Action:
     """Reduce all replicas' tensors where replica `root` lives; return the result there.
 
     It is written to `out`, by default over the first tensor of the root's member.
@@ -83,34 +100,20 @@ def reduce(
     """
     sources = local_tensors(array, group.num_local_replicas)
     target = sources[0] if out is None else out
-    if out is not None:
-        check_like(out, sources[0])
+    check_like(target, sources[0])
     code_of(target.dtype)
-    reduction, number = _reduction_of(op, sources), number_of(name)
-    targets = sources if out is None and len(sources) == 1 else [target]
+    reduction = _reduction_of(op, sources)
     owner, _ = group.owner_of(root)
     if group.rank == owner:
         check_written(target)
-
-    def action() -> Tensor | None:
-        results = targets if group.rank == owner else [torch.empty_like(target)]
-        (pair,), copies = pairs_of(TORCH, [(sources, results)])
-        group.transport.reduce(*pair, reduction, owner, name=number)
-        copy_results(TORCH, copies)
-        return target if group.rank == owner else None
-
-    return group.submit("reduce", action, async_op)
+    call = group.transport, TORCH, sources, target, reduction, owner
+    return partial(generic.reduce, *call)
 
 
+@collective()
 def reduce_scatter(
-    group: Group | Within,
-    source: TensorArray,
-    out: Tensor,
-    op: str = "sum",
-    *,
-    async_op: AsyncOp = False,
-    name: str | None = None,
-) -> Any:
+    group: Group, source: TensorArray, out: Tensor, op: str = "sum"
+) -> Action:
     """Give each replica its part of the reduction, in `out`, and return that.
 
     Each replica's tensor has as many equal parts as the group has replicas; replica r
@@ -126,50 +129,15 @@ def reduce_scatter(
             f"{total} replicas here get equal parts of {first.numel()} of "
             f"{first.dtype}."
         )
-    code, reduction = code_of(first.dtype), _reduction_of(op, sources)
-    number = number_of(name)
+    code_of(first.dtype)
+    reduction = _reduction_of(op, sources)
 
-    def action() -> Tensor:
-        rows = rows_of([readable(tensor) for tensor in sources], code)
-        target, copies = destination_of(TORCH, [out], rows, code)
-        group.transport.reduce_scatter(rows, target, reduction, name=number)
-        copy_results(TORCH, copies)
+    def action(name: int) -> Tensor:
+        call = sources, [out], reduction, name
+        generic.reduce_scatter(group.transport, TORCH, *call)
         return out
 
-    return group.submit("reduce_scatter", action, async_op)
-
-
-def reduce_in_place(group: Group, tensor: Tensor, reduction: int) -> bool:
-    """All-reduce one tensor in place, if that takes no preparation.
-
-    Args:
-        reduction: The engine's code; not the mean's for bools.
-
-    Returns:
-        Whether the tensor was reduced. If not, nothing was done: call all_reduce().
-    """
-    code = _code_in_place(tensor)
-    return code is not None and group.all_reduce_at(
-        tensor.data_ptr(), tensor.numel(), code, reduction
-    )
-
-
-def _code_in_place(tensor: Tensor) -> int | None:
-    """Return the engine's code for a tensor that it can reduce in place, or None."""
-    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
-        return None
-    return CODES.get(tensor.dtype)
-
-
-def _is_reduced_now(group: Group | Within, array: TensorArray, op: str) -> bool:
-    """Reduce an array, if it is one tensor that takes no preparation."""
-    if not (
-        isinstance(group, Group) and isinstance(array, Tensor) and op in REDUCTIONS
-    ):
-        return False
-    if op == "mean" and array.dtype is torch.bool:
-        return False
-    return reduce_in_place(group, array, REDUCTIONS[op])
+    return action
 
 
 def _local_pairs(

@@ -2,16 +2,21 @@
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 
 import torch
 from torch import Tensor
 
 from popdist.engine.rows import BYTES, Extent, Framework, Rows
-from popdist.engine.spec.dtypes import DTYPES
+from popdist.engine.spec.dtypes import DTYPES, item_bytes_of
 
 # One array of a call: a tensor, or one for each local replica.
 TensorArray = Tensor | Sequence[Tensor]
 
+# The numbers of dtypes in headers are their indices here.
+_DTYPES = sorted(
+    (value for value in vars(torch).values() if isinstance(value, torch.dtype)), key=str
+)
 CODES = {
     getattr(torch, name): code for name, code in DTYPES.items() if hasattr(torch, name)
 }
@@ -108,7 +113,7 @@ def check_like(tensor: Tensor, other: Tensor) -> None:
 def readable(tensor: Tensor) -> Tensor:
     """Return the tensor itself if it is a row, or a copy that is one."""
     if is_row(tensor):
-        return tensor.detach() if tensor.requires_grad else tensor
+        return plain(tensor)
     return tensor.detach().resolve_neg().resolve_conj().contiguous()
 
 
@@ -117,18 +122,9 @@ def is_row(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj())
 
 
-def rows_of(tensors: Sequence[Tensor], code: int) -> Rows:
-    """Return contiguous tensors of one size as rows.
-
-    Members need not agree on the number of axes, as in torch's own groups.
-    """
-    places = tuple([tensor.data_ptr() for tensor in tensors])
-    return Rows(places, (tensors[0].numel(),), code, tensors)
-
-
-def bytes_of(tensor: Tensor) -> Rows:
-    """Return the one row that a contiguous tensor is, as bytes."""
-    return Rows((tensor.data_ptr(),), (tensor.nbytes,), BYTES, tensor)
+def plain(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a view of its memory that autograd does not see."""
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:
@@ -143,12 +139,6 @@ def parts_of(tensor: Tensor, count: int) -> Rows:
     return Rows((tensor.data_ptr(),), shape, BYTES, tensor)
 
 
-def exchanged_row(tensor: Tensor) -> Rows:
-    """Return the row of a contiguous tensor, as bytes if the engine lacks its dtype."""
-    code = CODES.get(tensor.dtype)
-    return bytes_of(tensor) if code is None else rows_of((tensor,), code)
-
-
 def _extent_of(tensor: Tensor) -> Extent:
     begin, in_order = tensor.data_ptr(), is_row(tensor)
     if in_order or not tensor.numel():
@@ -161,18 +151,36 @@ def _extent_of(tensor: Tensor) -> Extent:
     return begin, begin + (last + 1) * tensor.element_size(), in_order
 
 
-def _copy_bytes(memory: Tensor, begin: int, tensor: Tensor) -> None:
-    part = memory[begin : begin + tensor.nbytes]
-    if part.storage_offset() % tensor.itemsize:
+def _exchanged_row(tensor: Tensor) -> Rows:
+    """Return the row of a contiguous tensor, as bytes if the engine lacks its dtype."""
+    code = CODES.get(tensor.dtype, BYTES)
+    count = tensor.nbytes // item_bytes_of(code)
+    return Rows((tensor.data_ptr(),), (count,), code, tensor)
+
+
+def _elements(
+    memory: Tensor, begin: int, dtype: torch.dtype, shape: Sequence[int]
+) -> Tensor:
+    part = memory[begin : begin + prod(shape) * dtype.itemsize]
+    if part.storage_offset() % dtype.itemsize:
         part = part.clone()
-    tensor.detach().copy_(part.view(tensor.dtype).view(tensor.shape))
+    return part.view(dtype).view(tuple(shape))
+
+
+def _copy(source: Tensor, target: Tensor) -> None:
+    target.detach().copy_(source)
 
 
 TORCH: Framework[Tensor] = Framework(
     extent_of=_extent_of,
     # Members need not agree on the number of axes, as in torch's own groups.
     shape_and_code=lambda tensor: ((tensor.numel(),), code_of(tensor.dtype)),
+    exchanged_row=_exchanged_row,
     readable=readable,
     new_bytes=partial(torch.empty, dtype=torch.uint8),
-    copy_bytes=_copy_bytes,
+    empty_like=torch.empty_like,
+    elements=_elements,
+    copy=_copy,
+    number_of_dtype=_DTYPES.index,
+    dtype_of_number=_DTYPES.__getitem__,
 )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from popdist.engine.calls import headers
+from popdist.engine.calls import generic
 from popdist.engine.group import Group
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import REDUCTIONS
@@ -294,11 +294,11 @@ def test_both_may_send_first_what_is_small() -> None:
     ]
 
 
-def unknown(_: int) -> np.dtype[Any]:
+def unknown(*_: Any) -> np.dtype[Any]:
     raise TypeError("There is no such\0dtype \udcff here.")
 
 
-def interrupted(_: int) -> np.dtype[Any]:
+def interrupted(*_: Any) -> np.dtype[Any]:
     raise KeyboardInterrupt
 
 
@@ -336,7 +336,7 @@ def test_an_error_between_the_steps_of_a_call_ends_it_for_all(
             with pytest.raises(CollectiveAbortedError) as told:
                 getattr(group, call)(in_pieces)
             return str(told.value)
-        monkeypatch.setattr(headers, "dtype_of", failing)
+        monkeypatch.setattr(generic, "described", failing)
         with pytest.raises(error):
             getattr(group, call)(in_pieces)
         with pytest.raises(GroupUnusableError) as refusal:

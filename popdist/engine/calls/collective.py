@@ -1,0 +1,82 @@
+"""Calls of all members, made of the functions that prepare them."""
+
+from collections.abc import Callable
+from functools import partial, wraps
+from inspect import Parameter, signature
+from typing import Any
+
+from popdist.engine.handle import AsyncOp
+from popdist.engine.spec.operations import number_of
+
+# Carries a call out, given the number of its name, and returns the call's result. Any,
+# because the operations have results of different types.
+Action = Callable[[int], Any]
+
+_NAME = "str | None"
+_OPTIONS = [
+    Parameter("async_op", Parameter.KEYWORD_ONLY, default=False, annotation=AsyncOp),
+    Parameter("name", Parameter.KEYWORD_ONLY, default=None, annotation=_NAME),
+]
+
+
+def collective(
+    operation: str = "",
+    *,
+    shortcut: Callable[..., Any] | None = None,
+    named: bool = True,
+) -> Callable[[Callable[..., Action]], Callable[..., Any]]:
+    """Make a group's call of a function that prepares it.
+
+    The function takes the group and the call's arguments, checks these, and returns the
+    call's action. The call also takes `async_op` and `name`.
+
+    Args:
+        operation: Its name in errors; by default the function's.
+        shortcut: Takes the same arguments, and makes the call at once if it has neither
+            of these options. It returns the result, or NotImplemented if it has done
+            nothing.
+        named: The call takes `name`.
+    """
+    options = _OPTIONS if named else _OPTIONS[:1]
+
+    def decorate(prepare: Callable[..., Action]) -> Callable[..., Any]:
+        what = operation or prepare.__name__.removeprefix("_")
+
+        @wraps(prepare)
+        def call(
+            group: Any,
+            /,
+            *args: Any,
+            async_op: AsyncOp = False,
+            name: str | None = None,
+            **keywords: Any,
+        ) -> Any:
+            if name is not None and not named:
+                raise TypeError(f"{what}() has no name.")
+            try:
+                if shortcut is not None and not (async_op or name):
+                    result = shortcut(group, *args, **keywords)
+                    if result is not NotImplemented:
+                        return result
+                action = prepare(group, *args, **keywords)
+            except MemoryError as error:
+                # The other members wait for the first step of the call.
+                group.give_up(what, error)
+                raise
+            return group.submit(what, partial(action, number_of(name)), async_op)
+
+        # Any, because types of functions lack it.
+        documented: Any = call
+        given = signature(prepare)
+        parameters = [*given.parameters.values(), *options]
+        documented.__signature__ = given.replace(parameters=parameters)
+        return call
+
+    return decorate
+
+
+def run_step(call: Callable[..., Any], group: Any, /, *args: Any) -> Any:
+    """Make a call as a step of another call of the group, which is under way."""
+    # Any, because types of functions lack the function that a decorator has taken.
+    decorated: Any = call
+    return decorated.__wrapped__(group, *args)(0)
