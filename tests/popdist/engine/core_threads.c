@@ -785,8 +785,13 @@ static void group_make(group *g)
     g->arena_bytes = total;
     arena_initialise(g->arena, &agreed);
     /* Begin with either kind of stores; now and then the other one is tried. */
-    for (int i = 0; i < STORE_CLASSES; i++)
-        atomic_store(&((header *)(void *)g->arena)->stores[i].streaming, g->seed % 2);
+    for (int i = 0; i < STORE_CLASSES; i++) {
+        trial_costs none = {0};
+        const trial first = {
+            &stores, 0, &((header *)(void *)g->arena)->store_plans[i], &none, 0};
+        if (g->seed % 2)
+            trial_begin_with(&first, true);
+    }
 }
 
 static void group_free(group *g)
@@ -1529,58 +1534,62 @@ static void check_waiting(void)
     }
 }
 
-/* The calls until stores past the caches are, or are no more, the usual kind, where a
- * byte costs so much with either; UINT32_MAX if they never change. */
-static uint32_t calls_until_change(heap_stores *h, double cached, double streamed)
+/* A class of calls, and its plan as of now and as of before the last call ended. */
+typedef struct {
+    const trial_kind *kind;
+    _Atomic uint64_t plan, older;
+    trial_costs costs;
+} trial_class;
+
+/* One call of the class, a byte of which costs so much with each choice. Returns the choice.
+ * A member that begins the call may have read either plan: the choice must be the same. */
+static unsigned call_once(trial_class *k, const double *costs, double noise)
 {
-    const bool before = h->streaming;
-    for (uint32_t call = 0; call < 2000; call++) {
-        if (h->streaming != before)
-            return call;
-        heap_stores_end(h, heap_stores_begin(h) ? streamed : cached);
+    const trial t = {k->kind, 0, &k->plan, &k->costs, k->costs.calls++};
+    trial by_older = t;
+    by_older.plan = &k->older;
+    const unsigned choice = trial_choice(&t);
+    if (choice >= k->kind->choices || trial_choice(&by_older) != choice) {
+        fprintf(stderr, "Two members choose differently for one call.\n");
+        exit(1);
     }
-    return UINT32_MAX;
+    atomic_store(&k->older, atomic_load(&k->plan));
+    trial_note(&t, costs[choice] * noise);
+    return choice;
+}
+
+/* Return the number of some calls that were made by the second choice of two. */
+static int second_of(trial_class *k, int calls, double first, double second)
+{
+    int found = 0;
+    for (int call = 0; call < calls; call++)
+        found += (int)call_once(k, (const double[]){first, second}, 1);
+    return found;
 }
 
 /* Stores to the heap follow what they cost, and what costs more is tried seldom. */
 static void check_heap_stores(void)
 {
-    heap_stores h = {0};
-    bool right = !heap_stores_begin(&h) && calls_until_change(&h, 1.0, 0.8) == 6;
-    right = right && calls_until_change(&h, 1.0, 0.95) == UINT32_MAX && h.streaming;
-    right = right && calls_until_change(&h, 1.0, 1.5) < 200 && !h.streaming;
-    uint32_t tried = 0;
-    for (int call = 0; call < 1000; call++) {
-        tried += heap_stores_begin(&h);
-        heap_stores_end(&h, heap_stores_begin(&h) ? 1.5 : 1.0);
-    }
-    if (!right || tried < 3 || tried > 36) {
+    trial_class k = {.kind = &heap_stores};
+    const int soon = second_of(&k, 8, 1.0, 0.8), kept = second_of(&k, 2000, 1.0, 0.95);
+    const int left = second_of(&k, 200, 1.0, 1.5), tried = second_of(&k, 1000, 1.0, 1.5);
+    if (soon < 5 || kept < 1650 || left > 100 || tried < 3 || tried > 36) {
         fprintf(stderr, "Stores to the heap do not follow what they cost.\n");
         exit(1);
     }
 }
 
-/* Calls whose bytes cost so much with blocks of each size, times 1 to 1 + noise. A member
- * that begins a call may have read the plan as it was before the last one ended, or after:
- * the size must be the same by both. */
+/* Calls whose bytes cost so much with blocks of each size, times 1 to 1 + noise. */
 static bool settles(const double *costs, double noise, uint64_t seed)
 {
-    trial_costs state = {0};
-    uint64_t word = 0, before = 0;
+    trial_class k = {.kind = &block_sizes};
     double least = costs[0], spent = 0;
     for (int i = 1; i < BLOCK_SIZES; i++)
         least = costs[i] < least ? costs[i] : least;
     for (uint64_t call = 0; call < 5000; call++) {
-        trial_plan p = trial_plan_of(&block_sizes, word);
-        const trial_plan older = trial_plan_of(&block_sizes, before);
-        const unsigned size = planned_choice(&p, call);
-        if (size >= BLOCK_SIZES || planned_choice(&older, call) != size)
-            return false;
-        spent += call < 2000 ? 0 : costs[size];
-        before = word;
         const double held_up = (double)(mixed(seed, call) % 1000) / 1000 * noise;
-        if (note_cost(&block_sizes, &state, &p, call, costs[size] * (1 + held_up)))
-            word = trial_plan_encoded(p);
+        const unsigned size = call_once(&k, costs, 1 + held_up);
+        spent += call < 2000 ? 0 : costs[size];
     }
     return spent < 3000 * 1.1 * least;
 }
@@ -1618,34 +1627,38 @@ static void check_block_sizes(void)
 static void check_algorithms(void)
 {
     static const double costs[][2] = {{60, 40}, {25, 45}};
-    static const trial_kind algorithms = {
-        .choices = 2, .compared = MOST_COMPARED, .by_median = true};
     for (size_t i = 0; i < 2; i++) {
-        trial_costs state = {0};
-        uint64_t word = 0, direct = 0;
-        for (uint64_t call = 0; call < 3000; call++) {
-            trial_plan p = trial_plan_of(&algorithms, word);
-            const unsigned how = planned_choice(&p, call);
-            const double ns = how == ONESHOT && call % 5 == 0 ? 2 : costs[i][how];
-            direct += call >= 1000 && how == DIRECT;
-            if (note_cost(&algorithms, &state, &p, call, ns))
-                word = trial_plan_encoded(p);
+        trial_class k = {.kind = &algorithms};
+        int direct = 0;
+        for (int call = 0; call < 3000; call++) {
+            const double now[] = {call % 5 ? costs[i][0] : 2, costs[i][1]};
+            direct += call_once(&k, now, 1) == DIRECT && call >= 1000;
         }
         if (i == 0 ? direct < 1900 : direct > 100) {
             fprintf(stderr, "The algorithm does not follow what calls take: case %zu, "
-                            "%d direct.\n", i, (int)direct);
+                            "%d direct.\n", i, direct);
             exit(1);
         }
     }
 }
 
-/* A trial of stores compares what most blocks cost, if enough were measured. */
+/* Trials of stores compare what most blocks cost, if enough were measured. */
 static void check_store_trials(void)
 {
-    observed o = {.costs = {{9000, 4, 4, 4, 4, 4, 4, 9000}, {0, 0, 5, 5, 9000, 5, 5, 5}}};
-    bool right = trial_ratio(&o) == 1.25;
-    o.costs[1][2] = o.costs[1][3] = o.costs[1][5] = 0;
-    if (!right || trial_ratio(&o) != 0) {
+    static const double costs[] = {4, 3};
+    trial_class often = {.kind = &stores}, rare = {.kind = &stores};
+    trial_class seldom_cheap = {.kind = &stores}, untouched = {.kind = &stores};
+    int changed = 0, unmeasured = 0, by_few = 0, by_first = 0;
+    for (int block = 0; block < 3000; block++) {
+        changed += (int)call_once(&often, costs, block % 5 ? 1 : 9000);
+        by_few += (int)call_once(&seldom_cheap, (const double[]){4, block % 7 ? 5 : 1}, 1);
+        by_first += block < 100 && call_once(&untouched, (const double[]){4, 5},
+                                             block < 10 ? 9 : 1);
+        unmeasured += (int)call_once(&rare, costs, 1);
+        /* Of a class with other blocks in between, no trial has three measured ones. */
+        rare.costs.calls += 3;
+    }
+    if (changed < 2700 || by_few > 200 || by_first > 8 || unmeasured > 200) {
         fprintf(stderr, "Trials of stores do not compare what most blocks cost.\n");
         exit(1);
     }

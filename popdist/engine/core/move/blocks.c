@@ -16,7 +16,7 @@ void blocks_write(blocks *b, uint64_t block)
     b->write(b->what, block, b->number + block, b->traffic.streaming);
     if (b->traffic.streaming)
         stores_done();
-    traffic_end(&b->traffic);
+    traffic_end(&b->traffic, b->number + block);
 }
 
 static void blocks_read(blocks *b, uint64_t block)
@@ -25,7 +25,7 @@ static void blocks_read(blocks *b, uint64_t block)
     b->read(b->what, block, b->number + block, b->traffic.streaming);
     if (b->traffic.streaming)
         stores_done();
-    traffic_end(&b->traffic);
+    traffic_end(&b->traffic, b->number + block);
 }
 
 static status go_through_one(blocks *b, uint64_t block)
@@ -51,6 +51,7 @@ status blocks_go_through(blocks *b)
         const status s = go_through_one(b, block);
         if (s != DONE)
             return s;
+        traffic_done(&b->traffic, b->number + block);
     }
     b->c->blocks += b->count;
     return DONE;

@@ -11,30 +11,36 @@ enum {
     /* A block of this size may be interrupted while another process has the core. Its
      * time on the thread's CPU clock leaves that out, and is cheap enough to read. */
     LEAST_COMPUTED_BYTES = 64 << 10,
-    TRIAL = STORES_TRIAL,
-    /* A slot shows the cost of one kind of stores once both its phases were written with
-     * it. */
-    UNSETTLED = 2,
-    LEAST_SEEN = 4,
-    /* Blocks from one trial to the next. */
-    SHORTEST_PAUSE = 128,
-    LONGEST_PAUSE = 4096,
+    /* From this class on, blocks of 256 KiB, members that take turns on a core begin with
+     * stores past its caches: else the slots push all their arrays out of these. */
+    FIRST_STREAMED = 7,
 };
 
-enum {
-    /* In the heap a block is a whole call, and many milliseconds long. */
-    HEAP_FIRST = 3,
-    HEAP_COMPARED = 3,
-    HEAP_TRIAL = 3,
-    HEAP_SHORTEST_PAUSE = 16,
-    HEAP_LONGEST_PAUSE = 512,
+/* The choices are false and true: whether stores pass the caches by. A slot shows the cost of
+ * one kind once both its phases were written with it, and its memory must have been touched
+ * before. */
+const trial_kind stores = {
+    .choices = 2,
+    .warm_up = 10,
+    .unsettled = 2,
+    .compared = 6,
+    .by_median = true,
+    .clearly_less = 0.9,
+    .shortest_pause = 128,
+    .longest_pause = 128,
+    .most_pause = 4096,
 };
 
-/* A kind of stores becomes the usual one if it takes less than that share of the time. */
-static const double CLEARLY_LESS = 0.9;
-
-/* Trials of the slower kind may cost that share of the time. */
-static const double BEARABLE = 0.015;
+/* In the heap a block is a whole call, and many milliseconds long. */
+const trial_kind heap_stores = {
+    .choices = 2,
+    .unsettled = 1,
+    .compared = 2,
+    .clearly_less = 0.9,
+    .shortest_pause = 16,
+    .longest_pause = 16,
+    .most_pause = 512,
+};
 
 void streaming_copy(const kernels *simd, void *to, const void *from, size_t bytes,
                     bool streaming)
@@ -57,67 +63,31 @@ static int store_class_of(const comm *c, uint64_t block_bytes)
     return c->size == 1 ? -1 : size_class;
 }
 
+/* The choice for block `number` of the class. */
+static trial store_trial(comm *c, int size_class, uint64_t number)
+{
+    return (trial){&stores, comm_shares_core(c) && size_class >= FIRST_STREAMED,
+                   &c->head->store_plans[size_class], &c->store_costs[size_class], number};
+}
+
 traffic traffic_of(comm *c, uint64_t block_bytes, uint64_t count)
 {
     traffic t = {
         .c = c, .bytes = block_bytes, .size_class = store_class_of(c, block_bytes)};
     if (t.size_class < 0)
         return t;
-    t.offset = c->stores[t.size_class].blocks - c->blocks;
-    c->stores[t.size_class].blocks += count;
+    t.offset = c->store_costs[t.size_class].calls - c->blocks;
+    c->store_costs[t.size_class].calls += count;
     return t;
 }
 
-static uint64_t pause_after(double ratio)
-{
-    double blocks = TRIAL * (ratio - 1) / BEARABLE;
-    if (blocks < SHORTEST_PAUSE)
-        return SHORTEST_PAUSE;
-    return blocks < LONGEST_PAUSE ? (uint64_t)blocks : LONGEST_PAUSE;
-}
-
-/* Return the median of the measured costs, 0 if there are too few. */
-static float median_cost(const float costs[TRIAL])
-{
-    float sorted[TRIAL];
-    int seen = 0;
-    for (int i = 0; i < TRIAL; i++) {
-        if (costs[i] <= 0)
-            continue;
-        int at = seen++;
-        for (; at > 0 && sorted[at - 1] > costs[i]; at--)
-            sorted[at] = sorted[at - 1];
-        sorted[at] = costs[i];
-    }
-    return seen >= LEAST_SEEN ? sorted[(seen - 1) / 2] : 0;
-}
-
-double trial_ratio(const observed *o)
-{
-    const float usual = median_cost(o->costs[0]), tried = median_cost(o->costs[1]);
-    return usual > 0 ? (double)tried / (double)usual : 0;
-}
-
-static void conclude(choice *shared, observed *o, uint64_t block)
-{
-    const double ratio = trial_ratio(o);
-    const bool changes = ratio > 0 && ratio < CLEARLY_LESS;
-    /* After a change the next trial comes soon, in case noise led to it. */
-    const uint64_t pause = changes ? SHORTEST_PAUSE : pause_after(ratio);
-    if (changes) {
-        bool usual = atomic_load_explicit(&shared->streaming, memory_order_relaxed);
-        atomic_store_explicit(&shared->streaming, !usual, memory_order_relaxed);
-    }
-    *o = (observed){.blocks = o->blocks};
-    atomic_store_explicit(&shared->trial, block + pause, memory_order_relaxed);
-}
-
-bool stores_usual(const comm *c, uint64_t block_bytes)
+bool streaming_usual(comm *c, uint64_t block_bytes)
 {
     const int size_class = store_class_of(c, block_bytes);
-    return size_class >= 0
-           && atomic_load_explicit(&c->head->stores[size_class].streaming,
-                                   memory_order_relaxed);
+    if (size_class < 0)
+        return false;
+    const trial choice = store_trial(c, size_class, 0);
+    return trial_usual(&choice);
 }
 
 static uint64_t clock_of(const traffic *t)
@@ -129,61 +99,31 @@ void traffic_begin(traffic *t, uint64_t block)
 {
     if (t->size_class < 0)
         return;
-    choice *shared = &t->c->head->stores[t->size_class];
-    observed *o = &t->c->stores[t->size_class];
-    block += t->offset;
-    int64_t since =
-        (int64_t)(block - atomic_load_explicit(&shared->trial, memory_order_relaxed));
-    if (t->c->rank == 0 && since >= TRIAL) {
-        conclude(shared, o, block);
-        since = -SHORTEST_PAUSE;
-    }
-    const bool tried = since >= 0 && since < TRIAL;
-    t->streaming =
-        atomic_load_explicit(&shared->streaming, memory_order_relaxed) != tried;
-    t->cost = NULL;
-    if (t->c->rank != 0 || since < -TRIAL || (since >= 0 && since < UNSETTLED))
+    const trial choice = store_trial(t->c, t->size_class, block + t->offset);
+    t->streaming = trial_choice(&choice);
+    t->timed = t->c->rank == 0 && trial_compares(&choice);
+    if (t->timed)
+        t->began = clock_of(t);
+}
+
+void traffic_end(traffic *t, uint64_t block)
+{
+    if (t->timed)
+        t->spent_ns[block & 1] += clock_of(t) - t->began;
+}
+
+void traffic_done(traffic *t, uint64_t block)
+{
+    uint64_t *spent_ns = &t->spent_ns[block & 1];
+    if (!*spent_ns)
         return;
-    t->cost = tried ? &o->costs[1][since] : &o->costs[0][since + TRIAL];
-    t->began = clock_of(t);
+    const trial choice = store_trial(t->c, t->size_class, block + t->offset);
+    trial_note(&choice, (double)*spent_ns / (double)t->bytes);
+    *spent_ns = 0;
 }
 
-void traffic_end(traffic *t)
+trial streaming_to_heap(comm *c)
 {
-    if (t->cost)
-        *t->cost += (float)(clock_of(t) - t->began) / (float)t->bytes;
-}
-
-static uint32_t heap_pause(const heap_stores *h)
-{
-    return h->pause ? h->pause : HEAP_FIRST;
-}
-
-static void heap_conclude(heap_stores *h)
-{
-    double ratio = h->tried_ns / h->usual_ns;
-    const bool streaming = h->streaming != (ratio < CLEARLY_LESS);
-    ratio = ratio < 1 ? 1 / ratio : ratio;
-    const double pause = HEAP_TRIAL * (ratio - 1) / BEARABLE;
-    *h = (heap_stores){.streaming = streaming, .pause = HEAP_LONGEST_PAUSE};
-    if (pause < HEAP_LONGEST_PAUSE)
-        h->pause = pause > HEAP_SHORTEST_PAUSE ? (uint32_t)pause : HEAP_SHORTEST_PAUSE;
-}
-
-bool heap_stores_begin(const heap_stores *h)
-{
-    return h->streaming != (h->call >= heap_pause(h));
-}
-
-void heap_stores_end(heap_stores *h, double ns_a_byte)
-{
-    const uint32_t pause = heap_pause(h), call = h->call++;
-    /* In the first call of a trial, the caches are still as the usual kind leaves them. */
-    if (call == pause)
-        return;
-    double *least = call > pause ? &h->tried_ns : &h->usual_ns;
-    if (call + HEAP_COMPARED >= pause && (*least == 0 || ns_a_byte < *least))
-        *least = ns_a_byte;
-    if (h->call == pause + HEAP_TRIAL)
-        heap_conclude(h);
+    return (trial){&heap_stores, false, &c->heap_plan, &c->heap_costs,
+                   c->heap_costs.calls++};
 }

@@ -3,8 +3,8 @@
  * On virtual machines, the time in which a core gets a line just written by another one
  * changes by a factor of four, from one second to the next. While it is slow, lines come
  * sooner from memory. So now and then all members try the other kind for a few blocks, and
- * member 0 compares the cost of publishing and reading with the blocks just before. The
- * results do not depend on it.
+ * member 0 compares the cost of publishing and reading with the blocks just before: see
+ * sync/trial.h. The results do not depend on it.
  */
 #ifndef POPDIST_STREAMING_H
 #define POPDIST_STREAMING_H
@@ -20,6 +20,8 @@ enum {
     STREAM_TO_ALL_BYTES = 32 << 20,
 };
 
+extern const trial_kind stores, heap_stores;
+
 /* Copy, past the caches if `streaming`. */
 void streaming_copy(const kernels *simd, void *to, const void *from, size_t bytes,
                     bool streaming);
@@ -30,28 +32,26 @@ typedef struct {
     uint64_t bytes;     /* of a block */
     uint64_t offset;    /* from a block's number to its number within its class */
     bool streaming;     /* the kind for the current block */
-    float *cost;        /* member 0 adds the block's cost here, unless NULL */
+    bool timed;
     uint64_t began;
+    uint64_t spent_ns[2]; /* by member 0 on the blocks in progress, which are two at most */
 } traffic;
 
 /* For the next `count` blocks of a group. */
 traffic traffic_of(comm *c, uint64_t block_bytes, uint64_t count);
 
 /* Whether blocks of that many bytes pass the caches by, outside trials. */
-bool stores_usual(const comm *c, uint64_t block_bytes);
-
-/* Return the cost of the tried kind divided by the usual kind's, 0 if too few blocks
- * were measured. Both are medians, so a few interrupted blocks do not count. */
-double trial_ratio(const observed *o);
+bool streaming_usual(comm *c, uint64_t block_bytes);
 
 /* Call these around all accesses to the slots, but not around waits. */
 void traffic_begin(traffic *t, uint64_t block);
-void traffic_end(traffic *t);
+void traffic_end(traffic *t, uint64_t block);
 
-/* Whether the next large total is written to the heap past the caches. */
-bool heap_stores_begin(const heap_stores *h);
+/* This member accesses the block no more. */
+void traffic_done(traffic *t, uint64_t block);
 
-/* Record the cost of a byte in it; every so often, choose the kind anew. */
-void heap_stores_end(heap_stores *h, double ns_a_byte);
+/* The choice of stores for the next large total that this member writes to the heap. Each
+ * member decides alone. */
+trial streaming_to_heap(comm *c);
 
 #endif

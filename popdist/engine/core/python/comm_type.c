@@ -144,8 +144,8 @@ static PyObject *comm_blocks(CommObject *self, PyObject *args)
         return NULL;
     if (!self->open)
         Py_RETURN_NONE;
-    const uint64_t usual = usual_block_bytes(&self->c, bytes);
-    const bool past_caches = stores_usual(&self->c, usual < bytes ? usual : bytes);
+    const uint64_t usual = block_size_usual(&self->c, bytes);
+    const bool past_caches = streaming_usual(&self->c, usual < bytes ? usual : bytes);
     return Py_BuildValue("(Ki)", (unsigned long long)usual, (int)past_caches);
 }
 

@@ -1,12 +1,12 @@
 /* The size of blocks in the direct algorithm.
  *
  * The best size differs between machines by a factor of two, so it is found by trials, for
- * each class of array sizes: see trial.h.
+ * each class of array sizes: see sync/trial.h.
  */
 #ifndef POPDIST_BLOCK_SIZE_H
 #define POPDIST_BLOCK_SIZE_H
 
-#include "reduce/trial.h"
+#include "sync/comm.h"
 
 extern const trial_kind block_sizes;
 
@@ -14,7 +14,7 @@ extern const trial_kind block_sizes;
 typedef struct {
     comm *c;
     int size_class; /* -1 if there is nothing to choose */
-    uint64_t call;  /* its number within the class */
+    trial choice;
     uint64_t began, spent_ns;
 } block_trial;
 
@@ -30,6 +30,6 @@ void block_trial_pause(block_trial *t);
 void block_trial_end(block_trial *t, uint64_t bytes);
 
 /* The bytes of blocks outside trials, for arrays of so many bytes. */
-uint64_t usual_block_bytes(const comm *c, uint64_t bytes);
+uint64_t block_size_usual(comm *c, uint64_t bytes);
 
 #endif

@@ -31,11 +31,11 @@ typedef struct {
     uint64_t shapes_hash; /* of all arrays: see hash_with_shape() */
     /* Where the only segment's rows lie in the heap, or NOT_IN_HEAP. */
     uint64_t heap_in, heap_out, heap_stride;
-    /* If trials choose the algorithm: the call's class of sizes, its number within the
-     * class, its bytes, and whether member 0 times it. */
-    int size_class;
+    /* If trials choose the algorithm: the choice, whether member 0 times it, and the
+     * bytes of its array. */
+    trial choice;
     bool timed;
-    uint64_t number, bytes;
+    uint64_t bytes;
 } call;
 
 /* Values that a member derives from a call to carry it out. */
@@ -74,6 +74,8 @@ static inline call call_of(comm *c, const replica_split *split, operation op, in
         .heap_out = NOT_IN_HEAP,
     };
 }
+
+extern const trial_kind algorithms;
 
 /* Find the arrays of an all-reduce in the heap, and settle the algorithm: `wanted`, or
  * if that is -1 one chosen by size. */

@@ -76,7 +76,7 @@ static status take_totals(blocks *b, uint64_t block)
         traffic_begin(&b->traffic, b->number + block);
         call_copy_out(w->k, &w->t, &w->at, theirs.begin, theirs.end,
                       slot_result_at(c, q, b->number + block));
-        traffic_end(&b->traffic);
+        traffic_end(&b->traffic, b->number + block);
     }
     return DONE;
 }
@@ -132,7 +132,7 @@ status all_reduce_direct(const call *k)
     };
     w.length = call_divide(&w.b, k, &w.t, block_bytes);
     blocks_begin(&w.b);
-    w.t.stream_in_place |= w.t.stream_out && stores_usual(c, w.b.bytes);
+    w.t.stream_in_place |= w.t.stream_out && streaming_usual(c, w.b.bytes);
     status s = begin_direct(&w, &in_place);
     if (s != DONE)
         return s;

@@ -103,10 +103,10 @@ static void reduce_share(const call *k, const terms *t, range own)
 status all_reduce_in_heap(const call *k)
 {
     terms t = call_terms(k);
-    heap_stores *stores = &k->c->heap_stores;
     const uint64_t bytes = k->total * t.a.element;
     const bool large = bytes >= STREAM_TO_ALL_BYTES && !comm_shares_core(k->c);
-    t.stream_out = large && heap_stores_begin(stores);
+    const trial stores = large ? streaming_to_heap(k->c) : (trial){0};
+    t.stream_out = large && trial_choice(&stores);
     k->c->ran = IN_ARENA;
     status s = reach_rows(k, &t);
     if (s != DONE)
@@ -117,7 +117,7 @@ status all_reduce_in_heap(const call *k)
     if (t.stream_out)
         stores_done();
     if (large)
-        heap_stores_end(stores, (double)(now_ns() - began) / (double)bytes);
+        trial_note(&stores, (double)(now_ns() - began) / (double)bytes);
     comm_post(k->c);
     return wait_together(k->c);
 }

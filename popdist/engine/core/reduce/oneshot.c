@@ -32,7 +32,7 @@ static status reduce_in_announcements(const work *w)
                         announced->data + i * p.pitch * w->t.slot_element, t.streaming);
     if (t.streaming)
         stores_done();
-    traffic_end(&t);
+    traffic_end(&t, c->blocks);
     announce_call(c);
     for (int i = 1; i < c->size; i++) {
         int q = c->rank + i < c->size ? c->rank + i : c->rank + i - c->size;
@@ -44,7 +44,8 @@ static status reduce_in_announcements(const work *w)
     traffic_begin(&t, c->blocks);
     if (w->t.wanted)
         call_reduce_range(k, &w->t, w->at, &p, 0, k->total, NULL, false);
-    traffic_end(&t);
+    traffic_end(&t, c->blocks);
+    traffic_done(&t, c->blocks);
     return DONE;
 }
 

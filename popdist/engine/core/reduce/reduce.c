@@ -1,5 +1,4 @@
 #include "reduce/call.h"
-#include "reduce/trial.h"
 
 enum {
     /* The agreed size alone decides for shorter arrays, which go in the announcement. */
@@ -9,73 +8,55 @@ enum {
     MOST_TIMES_AGREED = 4,
 };
 
+/* Oneshot and direct. Waiting counts: they differ in their steps. */
+const trial_kind algorithms = {
+    .choices = DIRECT + 1,
+    .unsettled = 1,
+    .compared = MOST_COMPARED,
+    .by_median = true,
+    .clearly_less = 0.95,
+    .shortest_pause = 8,
+    .longest_pause = 256,
+    .most_pause = 4096,
+};
+
 static algorithm algorithm_by_size(const comm *c, uint64_t bytes)
 {
     return bytes <= c->agreed.oneshot_bytes ? ONESHOT : DIRECT;
 }
 
 /* Return the class of arrays of that many bytes, -1 if only the size decides. */
-static int algorithm_class_of(const call *k, uint64_t bytes)
+static int algorithm_class_of(const call *k)
 {
     const bool is_result_of_all = k->op == ALL_REDUCE || k->op == REDUCE;
-    if (!is_result_of_all || k->c->size == 1 || bytes <= LEAST_CHOSEN_BYTES
-        || bytes > MOST_TIMES_AGREED * k->c->agreed.oneshot_bytes
-        || bytes > MOST_ONESHOT_BYTES)
+    if (!is_result_of_all || k->c->size == 1 || k->bytes <= LEAST_CHOSEN_BYTES
+        || k->bytes > MOST_TIMES_AGREED * k->c->agreed.oneshot_bytes
+        || k->bytes > MOST_ONESHOT_BYTES)
         return -1;
     int size_class = 0;
-    for (uint64_t most = 2 * LEAST_CHOSEN_BYTES; bytes > most; most *= 2)
+    for (uint64_t most = 2 * LEAST_CHOSEN_BYTES; k->bytes > most; most *= 2)
         size_class++;
     return size_class;
 }
 
-/* Oneshot and direct. A class begins with the algorithm for its smallest arrays' size. */
-static trial_kind algorithms_of(const call *k)
-{
-    const uint64_t least = ((uint64_t)LEAST_CHOSEN_BYTES << k->size_class) + 1;
-    return (trial_kind){.choices = DIRECT + 1,
-                        .first = algorithm_by_size(k->c, least),
-                        .compared = MOST_COMPARED,
-                        .by_median = true};
-}
-
-static trial_plan plan_of(const call *k, const trial_kind *algorithms)
-{
-    return trial_plan_of(algorithms,
-                         atomic_load_explicit(&k->c->head->algorithm_plans[k->size_class],
-                                              memory_order_relaxed));
-}
-
 /* Choose by size, or between oneshot and direct by the measured time of calls of such a
  * size: the number of members that share a core and its caches decides more than the
- * size. */
-static algorithm choose(call *k, int wanted)
+ * size. A class begins with the algorithm for its smallest arrays' size. */
+static algorithm choose(call *k)
 {
-    if (wanted >= 0)
-        return (algorithm)wanted;
-    if (k->split->over_hosts)
-        return DIRECT;
-    uint64_t width = k->split->single ? element_bytes(k->type) : accumulated_bytes(k->type);
+    comm *c = k->c;
+    const uint64_t width =
+        k->split->single ? element_bytes(k->type) : accumulated_bytes(k->type);
     k->bytes = k->total * k->split->most_nodes * width;
-    k->size_class = algorithm_class_of(k, k->bytes);
-    if (k->size_class < 0)
-        return algorithm_by_size(k->c, k->bytes);
-    k->number = k->c->algorithm_costs[k->size_class].calls++;
-    const trial_kind algorithms = algorithms_of(k);
-    const trial_plan p = plan_of(k, &algorithms);
-    k->timed = k->c->rank == 0 && is_compared(&algorithms, &p, k->number);
-    return (algorithm)planned_choice(&p, k->number);
-}
-
-/* Waiting counts: the algorithms differ in their steps. */
-static void note_algorithm_cost(const call *k, uint64_t ns)
-{
-    const trial_kind algorithms = algorithms_of(k);
-    trial_plan p = plan_of(k, &algorithms);
-    const double cost = (double)ns / (double)k->bytes;
-    /* Relaxed, as in block_size.c. */
-    if (note_cost(&algorithms, &k->c->algorithm_costs[k->size_class], &p, k->number, cost))
-        atomic_store_explicit(&k->c->head->algorithm_plans[k->size_class],
-                              trial_plan_encoded(p), memory_order_relaxed);
+    const int size_class = algorithm_class_of(k);
+    if (size_class < 0)
+        return algorithm_by_size(c, k->bytes);
+    trial_costs *costs = &c->algorithm_costs[size_class];
+    const uint64_t least = ((uint64_t)LEAST_CHOSEN_BYTES << size_class) + 1;
+    k->choice = (trial){&algorithms, algorithm_by_size(c, least),
+                        &c->head->algorithm_plans[size_class], costs, costs->calls++};
+    k->timed = c->rank == 0 && trial_compares(&k->choice);
+    return (algorithm)trial_choice(&k->choice);
 }
 
 /* The offset of bytes in our region of the heap, or NOT_IN_HEAP unless all lie there. */
@@ -123,7 +104,10 @@ static void find_in_heap(call *k)
 void reduce_prepare(call *k, int wanted)
 {
     find_in_heap(k);
-    k->how = choose(k, wanted);
+    if (wanted >= 0)
+        k->how = (algorithm)wanted;
+    else
+        k->how = k->split->over_hosts ? DIRECT : choose(k);
 }
 
 static status carry_out(const call *k)
@@ -143,6 +127,6 @@ status reduce_run(const call *k)
     const uint64_t began = k->timed ? now_ns() : 0;
     const status s = carry_out(k);
     if (k->timed && s == DONE)
-        note_algorithm_cost(k, now_ns() - began);
+        trial_note(&k->choice, (double)(now_ns() - began) / (double)k->bytes);
     return s;
 }

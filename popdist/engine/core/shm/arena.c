@@ -36,10 +36,9 @@ static const uint64_t layout[] = {
     FIELD(ending, message),
     sizeof(settings), FIELD(settings, size), FIELD(settings, block_bytes),
     FIELD(settings, oneshot_bytes), FIELD(settings, spin_us),
-    sizeof(choice), FIELD(choice, trial), FIELD(choice, streaming),
     sizeof(header), FIELD(header, magic), FIELD(header, layout), FIELD(header, agreed),
-    FIELD(header, ended), FIELD(header, end), FIELD(header, stores), FIELD(header, block_plans),
-    FIELD(header, algorithm_plans),
+    FIELD(header, ended), FIELD(header, end), FIELD(header, store_plans),
+    FIELD(header, block_plans), FIELD(header, algorithm_plans),
 };
 
 uint64_t arena_layout(void)

@@ -204,24 +204,15 @@ typedef struct {
     uint64_t spin_us;       /* how long a counter is polled before the core is yielded */
 } settings;
 
-/* The choice of stores to slots, for blocks of one class of sizes. */
-typedef struct {
-    _Atomic uint64_t trial;    /* the number within the class of the first block that
-                                * tries the other kind */
-    _Atomic uint8_t streaming; /* the usual kind: past the caches or not */
-} choice;
-
 typedef struct {
     uint64_t magic, layout; /* see arena_layout() */
     settings agreed;
     /* 0, then the number of the member that writes the reason, then EXPLAINED. */
     _Alignas(APART) _Atomic uint32_t ended;
     ending end;
-    /* The kind of stores that suits the current traffic between cores: see streaming.c. */
-    _Alignas(APART) choice stores[STORE_CLASSES];
-    /* The sizes of the blocks of coming calls: see block_size.c. Member 0 writes them. */
-    _Alignas(APART) _Atomic uint64_t block_plans[BLOCK_CLASSES];
-    /* The same for oneshot and direct: see reduce.c. */
+    /* The choices for coming calls: see sync/trial.h. Member 0 writes them. */
+    _Alignas(APART) _Atomic uint64_t store_plans[STORE_CLASSES];
+    _Atomic uint64_t block_plans[BLOCK_CLASSES];
     _Atomic uint64_t algorithm_plans[ALGORITHM_CLASSES];
 } header;
 

@@ -15,12 +15,6 @@ enum {
     SLEEP_NS = 20000000,
     /* Polls for each reading of the clock: one poll takes 20 to 140 ns, by processor. */
     POLLS_PER_CLOCK = 16,
-    /* The block at which a new group tries the other kind of stores. A trial is compared
-     * with 8 blocks before it, and those before these have touched the slots' memory. */
-    FIRST_TRIAL = 16,
-    /* From this class on, blocks of 256 KiB, members that take turns on a core begin with
-     * stores past its caches: else the slots push all their arrays out of these. */
-    FIRST_STREAMED = 7,
 };
 
 static uint64_t nanoseconds_of(clockid_t clock)
@@ -44,10 +38,6 @@ void arena_initialise(void *base, const settings *agreed)
 {
     header *head = base;
     head->agreed = *agreed;
-    for (int i = 0; i < STORE_CLASSES; i++) {
-        atomic_init(&head->stores[i].trial, FIRST_TRIAL);
-        atomic_init(&head->stores[i].streaming, agreed->spin_us == 0 && i >= FIRST_STREAMED);
-    }
     const places at = places_of(agreed);
     board_end *end = (board_end *)(void *)((unsigned char *)base + at.total) - 1;
     *end = (board_end){

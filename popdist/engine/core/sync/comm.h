@@ -9,47 +9,11 @@
 #include "kernels/kernels.h"
 #include "sync/peer.h"
 #include "sync/records.h"
+#include "sync/trial.h"
 #include "sync/waiting.h"
 
 #include <stdbool.h>
 #include <sys/types.h>
-
-/* A trial of the other kind of stores is so many blocks long, and compared with as many
- * before it. */
-enum { STORES_TRIAL = 8 };
-
-/* Member 0's observations around such a trial, for blocks of one class of sizes. */
-typedef struct {
-    uint64_t blocks; /* of this class so far, counted by all members alike */
-    /* The cost of a byte in nanoseconds, 0 if it was not measured: in each block before
-     * the trial, and in each block of it. */
-    float costs[2][STORES_TRIAL];
-} observed;
-
-/* This member's choice of stores for large totals to arrays in the heap, and the cost of
- * each kind since the last trial. Each member decides alone. */
-typedef struct {
-    bool streaming;          /* the usual kind: past the caches or not */
-    uint32_t call, pause;    /* since the last trial, and how many until the next */
-    double usual_ns, tried_ns; /* least for a byte */
-} heap_stores;
-
-enum { MOST_COMPARED = 16 };
-
-/* The times for a byte in some calls, the shortest first. */
-typedef struct {
-    double ns[MOST_COMPARED];
-    unsigned count;
-} call_costs;
-
-/* Member 0's observations around a trial of another way to carry out calls of one class:
- * see trial.h. */
-typedef struct {
-    uint64_t calls; /* of this class so far, counted by all members alike */
-    call_costs usual, tried;
-    uint64_t pause; /* calls before the last trial */
-    unsigned last_tried, failures; /* the last one tried; trials since one was better */
-} trial_costs;
 
 typedef struct comm comm;
 typedef struct links links;
@@ -101,9 +65,11 @@ struct comm {
     uint64_t larger_calls; /* so far */
     links *links; /* to the other hosts of that group, or NULL */
     algorithm ran; /* how the last reduction was carried out */
-    observed stores[STORE_CLASSES];
-    trial_costs block_costs[BLOCK_CLASSES], algorithm_costs[ALGORITHM_CLASSES];
-    heap_stores heap_stores;
+    trial_costs store_costs[STORE_CLASSES], block_costs[BLOCK_CLASSES];
+    trial_costs algorithm_costs[ALGORITHM_CLASSES];
+    /* This member's choice of stores for large totals to arrays in the heap. */
+    trial_costs heap_costs;
+    _Atomic uint64_t heap_plan;
     /* From the begin of a slot's part to the current call's blocks. */
     uint64_t lane_input, lane_result;
     unsigned char *scratch; /* SCRATCH_BLOCKS blocks for partial sums */
