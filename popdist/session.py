@@ -33,6 +33,7 @@ from popdist.settings import Settings
 if TYPE_CHECKING:
     from popdist.engine.endpoint import Endpoint
     from popdist.engine.group import Group
+    from popdist.engine.hosts.tcp.links import TcpRoot
     from popdist.engine.hosts.world import JobHosts
     from popdist.engine.meet.group_name import GroupName
     from popdist.engine.meet.pidfds import Pidfd
@@ -139,7 +140,7 @@ class Session:
         self._why_unusable: str | None = None
         self._waits_at_exit = False
         # Returns where links by TCP begin, if a store of all instances tells it.
-        self.look_up_links: Callable[[], tuple[str, int, bytes]] | None = None
+        self.look_up_links: Callable[[], TcpRoot] | None = None
 
     @cached_property
     def settings(self) -> Settings:
@@ -185,6 +186,7 @@ class Session:
             check_mpi(os.environ)
         # Not above, as in _shared_memory().
         from popdist import __version__
+        from popdist.engine.hosts.tcp.links import TcpRoot
         from popdist.engine.hosts.world import JobHosts
 
         place = self.job.place
@@ -192,7 +194,7 @@ class Session:
         name = self.job.shared_name
         return JobHosts(
             *(place.rank, place.size, f"{host}", name, place.per_host, __version__),
-            tcp=tcp,
+            tcp=TcpRoot(*tcp) if tcp else None,
             look_up=look_up,
         )
 

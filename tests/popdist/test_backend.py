@@ -136,7 +136,7 @@ def test_collectives_over_several_hosts_need_mpis_mpirun() -> None:
         "This process is instance 0 of 4, but rank 0 of 1 for MPI, by which popdist "
         "reaches other hosts. Start the program with poprun, or with the mpirun of "
         "the MPI that mpi4py uses (MPI4PY_LIBMPI names its libmpi), or set "
-        "POPDIST_LINKS to use TCP."
+        "POPDIST_LINKS=tcp://HOST:PORT/SECRET to use TCP."
     ]
 
 

@@ -277,7 +277,10 @@ class HostsMember:
             self.look()
             return instance in self.world.dead or self.comm.ending() is not None
 
-        self.world.prepare(instance, is_over)
+        try:
+            self.world.prepare(instance, is_over)
+        except LinkError as error:
+            self.end_after_link_error(error.code)
 
     def end_for_mismatch(self, peer: int, theirs: Described) -> None:
         """End the group because another member makes another call."""

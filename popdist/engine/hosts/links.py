@@ -68,6 +68,9 @@ class Links(Protocol):
             count_deaths: Looks for deaths, and returns how many instances of other
                 hosts are known to have died.
             is_over: Returns whether to wait no longer.
+
+        Raises:
+            LinkError: The instance cannot be reached.
         """
 
     def explain(self, error: int) -> str:

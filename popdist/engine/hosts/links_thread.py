@@ -184,11 +184,10 @@ class _LinksThread:
     def _connect(self, job_hosts: JobHosts) -> World:
         rank, size = job_hosts.rank, job_hosts.size
         look_up = job_hosts.look_up
-        place = job_hosts.tcp or (look_up() if look_up else None)
-        if place is None:
+        root = job_hosts.tcp or (look_up() if look_up else None)
+        if root is None:
             return World(job_hosts, connect(rank, size, self._stop_using))
-        host, port, key = place
-        return World(job_hosts, TcpLinks(rank, size, (host, port), key, look_up))
+        return World(job_hosts, TcpLinks(rank, size, root, look_up))
 
     def _stop_using(self) -> None:
         """Use the links no more in this thread: the program finalises MPI."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from popdist.engine.hosts.links import Links
 from popdist.engine.hosts.mail import Mail
+from popdist.engine.hosts.tcp.links import TcpRoot
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import ArenaError
 
@@ -28,8 +29,7 @@ class JobHosts(NamedTuple):
     shared_name: The prefix of the names of groups on this host; others may differ.
     per_host: The number of instances of each host, in order; empty if it is unknown.
     version: The version of popdist in this instance.
-    tcp: The address at which instance 0 listens, and the key of the job, if links are
-        to use TCP and no MPI.
+    tcp: Where links by TCP begin, if they are to use TCP and no MPI.
     look_up: Returns the same where only a store of the instances tells it.
     """
 
@@ -39,8 +39,8 @@ class JobHosts(NamedTuple):
     shared_name: str = ""
     per_host: tuple[int, ...] = ()
     version: str = ""
-    tcp: tuple[str, int, bytes] | None = None
-    look_up: Callable[[], tuple[str, int, bytes]] | None = None
+    tcp: TcpRoot | None = None
+    look_up: Callable[[], TcpRoot] | None = None
 
     @property
     def uses_mpi(self) -> bool:
@@ -69,8 +69,8 @@ class World:
         self.mail = Mail(links, self.size)
         # The instances that have died, and when this one was told.
         self.dead: dict[int, float] = {}
-        # Instances that a group has lost. They may be dead, so nothing is sent to them:
-        # MPICH would crash.
+        # Instances that a group has lost. They may be dead, so nothing is sent to them,
+        # because MPICH, where it is the links, would crash.
         self.lost: set[int] = set()
         # Instances that have left a group without a message about their end.
         self.going_on: set[int] = set()

@@ -3,12 +3,13 @@
 import json
 import secrets
 import socket
-from contextlib import closing, suppress
+from contextlib import suppress
 from time import sleep
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
+from popdist.engine.hosts.tcp.links import TcpRoot
 from popdist.errors import ArenaError
 
 # Where instance 0 listens, with the key of the links; an address of another host.
@@ -20,16 +21,16 @@ class StoredLinks:
     """The address at which instance 0 listens, in the store of all instances.
 
     Args:
-        store: Served by TCP, as those of torchrun and of env:// are.
-        host_index: The host of this instance among those of the job.
+        store: It is served by TCP, as with torchrun and env://.
+        host_index: The number of this instance's host in the job.
     """
 
     def __init__(self, store: Store, rank: int, host_index: int) -> None:
         self._store, self._rank = store, rank
         self._is_elsewhere = host_index > 0
 
-    def root(self) -> tuple[str, int, bytes]:
-        """Return the address and the port of instance 0, and the key; once it is there.
+    def root(self) -> TcpRoot:
+        """Return where links begin, once instance 0 has stored it.
 
         An earlier attempt of the job may have stored another one, which this returns
         until instance 0 has stored its own.
@@ -49,18 +50,19 @@ class StoredLinks:
                 "The store by which instances on several hosts find each other cannot "
                 f"be reached: {error}."
             ) from error
-        return address, port, bytes.fromhex(key)
+        return TcpRoot(address, port, bytes.fromhex(key))
 
-    def _announce(self, address: str) -> tuple[str, int, bytes]:
+    def _announce(self, address: str) -> TcpRoot:
         if address.startswith("127.") or address == "::1":
             # The store is here. An instance elsewhere tells where the network is.
             address = _own_address_towards(self._wait_for(_OTHER))
         key = secrets.token_bytes(16)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with closing(socket.create_server((address, 0), family=family)) as server:
-            port = server.getsockname()[1]
+        # It stays open, so that no other process gets the port.
+        listener = socket.create_server((address, 0), family=family, backlog=1024)
+        port = listener.getsockname()[1]
         self._store.set(_ROOT, json.dumps([address, port, key.hex()]))
-        return address, port, key
+        return TcpRoot(address, port, key, listener)
 
     def _wait_for(self, key: str) -> str:
         while not self._store.check([key]):
@@ -77,7 +79,7 @@ def server_of(store: Store) -> str:
 
 
 def _own_address_towards(host: str) -> str:
-    """Return the address of this host by which it reaches another one."""
+    """Return this host's own address in connections to another host."""
     for family, kind, _, _, address in socket.getaddrinfo(
         host, 9, type=socket.SOCK_DGRAM
     ):

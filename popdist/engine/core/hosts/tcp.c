@@ -10,23 +10,27 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <linux/sockios.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 enum {
-    /* The tag of a process's last frame. */
+    /* The tag of a process's last frame. No bytes follow frames with negative tags. */
     GOODBYE = -1,
-    /* The tag of frames over an idle connection. */
-    HEARTBEAT = -2,
-    /* After so many repetitions of unanswered data by the kernel, a host is taken to
-     * have lost power or its network: the first comes after 0.2 s, the next 0.4 s later,
-     * and each further one after twice as long. The kernel of a stopped process still
-     * answers. */
-    MOST_REPEATS = 2,
+    /* The tag of frames that allow a process to send more messages of groups. */
+    CREDIT = -2,
+    /* A process may send so many bytes of messages of groups, and the message that
+     * exceeds them, before the other one has begun receives for them. */
+    CREDIT_BYTES = 32 << 20,
+    /* The loss of a host's power or network cannot be distinguished from a pause by a
+     * hypervisor, or from a restart of a switch. So a host is taken for dead only if
+     * nothing has come from it for so long, and if the kernel has sent the same data
+     * again so often: 0.2, 0.6, 1.4 and 3 s after the first time. A pause of 3 s is
+     * survived. TCP_USER_TIMEOUT would also end connections to a stopped process: its
+     * kernel answers, but takes no more data. */
+    SILENT_MS = 5000,
+    LEAST_REPEATS = 4,
     /* The most bytes of one read, except for longer messages. */
     BUFFER_BYTES = 16 << 10,
     EVENTS = 16,
@@ -57,8 +61,7 @@ typedef struct arrival {
     struct arrival *next;
     frame head;
     int from;
-    bool complete;
-    request *claim; /* the receive that was begun before it was complete */
+    struct connection *by; /* which brings the rest of it; NULL once it is complete */
     unsigned char data[];
 } arrival;
 
@@ -81,6 +84,13 @@ typedef struct {
     connection *out; /* for messages to it */
     request *receives;
     arrival *early; /* messages of groups */
+    /* Bytes of groups' messages that were sent to it, and how many it has allowed; the
+     * messages that wait until it allows more. */
+    uint64_t sent, may_send;
+    request *waiting;
+    /* Bytes of groups' messages that came from it, how many of them have had a receive,
+     * and how many it was allowed to send. */
+    uint64_t came, used, allowed;
     bool failed, left;
 } process;
 
@@ -113,6 +123,25 @@ static void append_arrival(arrival **list, arrival *one)
     *list = one;
 }
 
+static void append_request(request **list, request *r)
+{
+    while (*list)
+        list = &(*list)->next;
+    *list = r;
+}
+
+/* The bytes that follow a frame. */
+static uint64_t bytes_after(const frame *f)
+{
+    return f->tag < 0 ? 0 : f->bytes;
+}
+
+/* The bytes that a message counts in flow control. */
+static uint64_t cost_of(const frame *f)
+{
+    return sizeof *f + f->bytes;
+}
+
 /* --- Sockets */
 
 static void await_room(tcp_links *l, connection *c, bool awaits)
@@ -136,27 +165,33 @@ static void close_connection(tcp_links *l, connection *c)
     free(c);
 }
 
+static void fail_requests(tcp_links *l, request **list)
+{
+    while (*list) {
+        request *r = *list;
+        *list = r->next;
+        complete(l, r, ECONNRESET);
+    }
+}
+
 /* A connection has ended: its process has died, unless it said goodbye. */
 static void lose(tcp_links *l, connection *c)
 {
     process *p = &l->processes[c->process];
     p->failed |= !p->left;
-    if (p->out == c)
+    if (p->out == c) {
         p->out = NULL;
-    while (c->first) {
-        request *r = c->first;
-        c->first = r->next;
-        complete(l, r, ECONNRESET);
+        fail_requests(l, &p->waiting);
     }
-    if (c->early && !c->early->claim) {
-        /* It is in a list, and will never be complete. */
+    fail_requests(l, &c->first);
+    if (c->early) {
+        /* It will never be complete. */
         arrival **at = c->early->head.tag < FIRST_GROUP_TAG ? &l->short_ones : &p->early;
-        while (*at && *at != c->early)
+        while (*at != c->early)
             at = &(*at)->next;
-        if (*at)
-            *at = c->early->next;
+        *at = c->early->next;
+        free(c->early);
     }
-    free(c->early);
     close_connection(l, c);
 }
 
@@ -169,7 +204,7 @@ static bool write_to(tcp_links *l, connection *c)
         const uint64_t of_data = r->at > head ? r->at - head : 0;
         struct iovec parts[2] = {
             {(unsigned char *)&r->head + least(r->at, head), head - least(r->at, head)},
-            {r->data + of_data, r->head.bytes - of_data},
+            {r->data + of_data, bytes_after(&r->head) - of_data},
         };
         struct msghdr all = {.msg_iov = parts, .msg_iovlen = 2};
         const ssize_t written = sendmsg(c->fd, &all, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -182,7 +217,7 @@ static bool write_to(tcp_links *l, connection *c)
             return false;
         }
         r->at += (uint64_t)written;
-        if (r->at < head + r->head.bytes)
+        if (r->at < head + bytes_after(&r->head))
             continue;
         c->first = r->next;
         complete(l, r, 0);
@@ -190,6 +225,57 @@ static bool write_to(tcp_links *l, connection *c)
     await_room(l, c, c->first != NULL);
     return true;
 }
+
+static void append_to(connection *c, request *r)
+{
+    if (c->first)
+        c->last->next = r;
+    else
+        c->first = r;
+    c->last = r;
+}
+
+/* Append a frame without bytes. False if there is no memory for it. */
+static bool append_frame(tcp_links *l, connection *c, frame head)
+{
+    request *r = calloc(1, sizeof *r);
+    if (!r)
+        return false;
+    *r = (request){.head = head, .posted = true};
+    l->posted++;
+    append_to(c, r);
+    /* Not written at once: the caller may be reading from it, and a write may close it. */
+    await_room(l, c, true);
+    return true;
+}
+
+/* --- Flow control of groups' messages */
+
+/* Append the messages that wait to those to be written, as far as the process allows. */
+static void append_waiting(process *p)
+{
+    while (p->out && p->waiting && p->sent < p->may_send) {
+        request *r = p->waiting;
+        p->waiting = r->next;
+        r->next = NULL;
+        p->sent += cost_of(&r->head);
+        append_to(p->out, r);
+    }
+}
+
+/* Allow a process to send more, if half of what it may send has had receives, or if it
+ * has sent all of that and a receive still waits for a message. */
+static void give_credit(tcp_links *l, process *p)
+{
+    const bool is_stuck = p->receives && p->came >= p->allowed;
+    const uint64_t limit = (is_stuck ? p->came : p->used) + CREDIT_BYTES;
+    if (limit < p->allowed + CREDIT_BYTES / 2 || !p->out)
+        return;
+    if (append_frame(l, p->out, (frame){limit, CREDIT}))
+        p->allowed = limit;
+}
+
+/* --- Messages that come */
 
 /* Find the first receive with a tag, and take it out of the list. */
 static request *take_receive(process *p, int64_t tag)
@@ -203,58 +289,87 @@ static request *take_receive(process *p, int64_t tag)
     return r;
 }
 
+/* Let a receive get a message that comes, or drop the message if it is too long. */
+static void receive_into(tcp_links *l, connection *c, request *r, uint64_t bytes)
+{
+    const bool fits = bytes <= r->head.bytes;
+    c->target = fits ? r : NULL;
+    c->into = fits ? r->data : NULL;
+    if (!fits)
+        complete(l, r, EMSGSIZE);
+}
+
+/* A frame without bytes has come. */
+static void use_signal(tcp_links *l, process *p, frame head)
+{
+    if (head.tag == GOODBYE)
+        p->left = true;
+    if (head.tag != CREDIT || head.bytes <= p->may_send)
+        return;
+    p->may_send = head.bytes;
+    append_waiting(p);
+    if (p->out)
+        await_room(l, p->out, p->out->first != NULL);
+}
+
 /* A frame's head has been read. False if there is no memory for it. */
 static bool begin_frame(tcp_links *l, connection *c, frame head)
 {
     process *p = &l->processes[c->process];
-    c->left = head.bytes;
+    const bool is_short = head.tag < FIRST_GROUP_TAG;
+    c->left = bytes_after(&head);
     c->into = NULL;
     c->target = NULL;
     c->early = NULL;
-    if (head.tag == GOODBYE || head.tag == HEARTBEAT) {
-        p->left |= head.tag == GOODBYE;
+    if (head.tag < 0) {
+        use_signal(l, p, head);
         return true;
     }
-    request *r = head.tag < FIRST_GROUP_TAG ? NULL : take_receive(p, head.tag);
-    if (r && head.bytes > r->head.bytes) {
-        complete(l, r, EMSGSIZE);
-        return true;
-    }
+    request *r = is_short ? NULL : take_receive(p, head.tag);
+    p->came += is_short ? 0 : cost_of(&head);
+    p->used += r ? cost_of(&head) : 0;
+    if (!is_short)
+        give_credit(l, p);
     if (r) {
-        c->target = r;
-        c->into = r->data;
+        receive_into(l, c, r, head.bytes);
         return true;
     }
     arrival *one = malloc(sizeof *one + head.bytes);
     if (!one)
         return false;
-    *one = (arrival){.head = head, .from = c->process};
-    append_arrival(head.tag < FIRST_GROUP_TAG ? &l->short_ones : &p->early, one);
+    *one = (arrival){.head = head, .from = c->process, .by = c};
+    append_arrival(is_short ? &l->short_ones : &p->early, one);
     c->early = one;
     c->into = one->data;
     return true;
-}
-
-/* Hand an early message over to its receive. */
-static void deliver(tcp_links *l, arrival *one, request *r)
-{
-    const bool fits = one->head.bytes <= r->head.bytes;
-    if (fits && one->head.bytes)
-        memcpy(r->data, one->data, one->head.bytes);
-    complete(l, r, fits ? 0 : EMSGSIZE);
-    free(one);
 }
 
 static void end_frame(tcp_links *l, connection *c)
 {
     if (c->target)
         complete(l, c->target, 0);
-    if (c->early && c->early->claim)
-        deliver(l, c->early, c->early->claim);
-    else if (c->early)
-        c->early->complete = true;
+    if (c->early)
+        c->early->by = NULL;
     c->target = NULL;
     c->early = NULL;
+}
+
+/* Hand an early message over to its receive, and let the receive get the rest of it. */
+static void deliver(tcp_links *l, arrival *one, request *r)
+{
+    connection *c = one->by;
+    const uint64_t here = one->head.bytes - (c ? c->left : 0);
+    const bool fits = one->head.bytes <= r->head.bytes;
+    if (fits && here)
+        memcpy(r->data, one->data, here);
+    if (c) {
+        c->early = NULL;
+        receive_into(l, c, r, one->head.bytes);
+        c->into += c->into ? here : 0;
+    } else {
+        complete(l, r, fits ? 0 : EMSGSIZE);
+    }
+    free(one);
 }
 
 /* Parse the bytes in the buffer. False if there is no memory. */
@@ -339,13 +454,15 @@ static int send_request(tcp_links *l, request *r, int to)
     connection *c = p->out;
     if (!c)
         return p->left ? EPIPE : p->failed ? ECONNRESET : ENOTCONN;
-    if (c->first)
-        c->last->next = r;
-    else
-        c->first = r;
-    c->last = r;
+    const bool was_idle = !c->first;
+    if (r->posted) {
+        append_to(c, r);
+    } else {
+        append_request(&p->waiting, r);
+        append_waiting(p);
+    }
     /* If the connection ends here, the request gets the error. */
-    if (c->first == r)
+    if (was_idle && c->first)
         write_to(l, c);
     return 0;
 }
@@ -380,21 +497,17 @@ static int tcp_receive(void *own, void *data, uint64_t bytes, int from, int tag,
     *given = r;
     pthread_mutex_lock(&l->lock);
     arrival **at = &p->early;
-    while (*at && ((*at)->head.tag != tag || (*at)->claim))
+    while (*at && (*at)->head.tag != tag)
         at = &(*at)->next;
     arrival *one = *at;
     if (one) {
         *at = one->next;
-        if (one->complete)
-            deliver(l, one, r);
-        else
-            one->claim = r;
+        p->used += cost_of(&one->head);
+        deliver(l, one, r);
     } else {
-        request **last = &p->receives;
-        while (*last)
-            last = &(*last)->next;
-        *last = r;
+        append_request(&p->receives, r);
     }
+    give_credit(l, p);
     pthread_mutex_unlock(&l->lock);
     return 0;
 }
@@ -439,6 +552,8 @@ tcp_links *tcp_open(int rank, int size)
         return NULL;
     l->rank = rank;
     l->size = size;
+    for (int i = 0; i < size; i++)
+        l->processes[i].may_send = l->processes[i].allowed = CREDIT_BYTES;
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (l->epoll < 0) {
         free(l);
@@ -474,29 +589,43 @@ int tcp_epoll(const tcp_links *l)
     return l->epoll;
 }
 
+static int add_connection(tcp_links *l, connection *c)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = c};
+    if (epoll_ctl(l->epoll, EPOLL_CTL_ADD, c->fd, &event) < 0)
+        return errno;
+    process *p = &l->processes[c->process];
+    c->next = l->connections;
+    l->connections = c;
+    if (!p->out)
+        p->out = c;
+    return 0;
+}
+
 int tcp_add(tcp_links *l, int number, int fd)
 {
     const int on = 1;
+    int error = ENOMEM;
     connection *c = calloc(1, sizeof *c);
-    if (!c)
-        return ENOMEM;
-    c->fd = fd;
-    c->process = number;
-    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = c};
-    if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0
-        || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0
-        || epoll_ctl(l->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
-        const int error = errno;
-        free(c);
-        return error;
+    if (c) {
+        c->fd = fd;
+        c->process = number;
+        error = fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0
+                        || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0
+                    ? errno
+                    : 0;
     }
-    pthread_mutex_lock(&l->lock);
-    c->next = l->connections;
-    l->connections = c;
-    if (!l->processes[number].out)
-        l->processes[number].out = c;
-    pthread_mutex_unlock(&l->lock);
-    return 0;
+    if (!error) {
+        /* Another thread may read from it as soon as the epoll has it. */
+        pthread_mutex_lock(&l->lock);
+        error = add_connection(l, c);
+        pthread_mutex_unlock(&l->lock);
+    }
+    if (error) {
+        close(fd);
+        free(c);
+    }
+    return error;
 }
 
 void tcp_note_failed(tcp_links *l, int number)
@@ -547,7 +676,7 @@ short_message tcp_take(tcp_links *l, int tag)
     pthread_mutex_lock(&l->lock);
     advance_all(l);
     arrival **at = &l->short_ones;
-    while (*at && ((*at)->head.tag != tag || !(*at)->complete))
+    while (*at && ((*at)->head.tag != tag || (*at)->by))
         at = &(*at)->next;
     arrival *one = *at;
     if (one)
@@ -573,28 +702,24 @@ void tcp_disown(tcp_links *l)
     l->epoll = -1;
 }
 
-/* If no data is unanswered, send some: the kernel repeats it until the host answers. */
-static void send_heartbeat(const connection *c)
+static bool is_silent(const connection *c)
 {
-    const frame beat = {0, HEARTBEAT};
-    int unanswered = 0;
-    /* An idle connection has room for it. If it has ended, the next read detects that. */
-    if (!c->first && ioctl(c->fd, SIOCOUTQ, &unanswered) == 0 && !unanswered)
-        (void)!send(c->fd, &beat, sizeof beat, MSG_NOSIGNAL | MSG_DONTWAIT);
+    struct tcp_info info = {.tcpi_retransmits = 0};
+    socklen_t length = sizeof info;
+    if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
+        return false;
+    /* Probes ask a kernel that takes no more data whether it does again. */
+    return (info.tcpi_retransmits >= LEAST_REPEATS || info.tcpi_probes >= LEAST_REPEATS)
+           && info.tcpi_last_ack_recv >= SILENT_MS && info.tcpi_last_data_recv >= SILENT_MS;
 }
 
 void tcp_check_answers(tcp_links *l)
 {
     pthread_mutex_lock(&l->lock);
     for (connection *c = l->connections, *next; c; c = next) {
-        struct tcp_info info = {.tcpi_retransmits = 0};
-        socklen_t length = sizeof info;
         next = c->next;
-        if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0
-            && info.tcpi_retransmits >= MOST_REPEATS)
+        if (is_silent(c))
             lose(l, c);
-        else
-            send_heartbeat(c);
     }
     pthread_mutex_unlock(&l->lock);
 }
@@ -604,17 +729,8 @@ void tcp_say_goodbye(tcp_links *l)
     pthread_mutex_lock(&l->lock);
     for (connection *c = l->connections, *next; c; c = next) {
         next = c->next;
-        request *r = calloc(1, sizeof *r);
-        if (!r)
-            continue;
-        *r = (request){.head = {0, GOODBYE}, .posted = true};
-        l->posted++;
-        if (c->first)
-            c->last->next = r;
-        else
-            c->first = r;
-        c->last = r;
-        write_to(l, c);
+        if (append_frame(l, c, (frame){0, GOODBYE}))
+            write_to(l, c);
     }
     pthread_mutex_unlock(&l->lock);
 }

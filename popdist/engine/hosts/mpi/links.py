@@ -182,7 +182,8 @@ def connect(rank: int, size: int, on_finalise: Callable[[], None]) -> MpiLinks:
             f"This process is instance {rank} of {size}, but rank {world.rank} of "
             f"{world.size} for MPI, by which popdist reaches other hosts. Start the "
             "program with poprun, or with the mpirun of the MPI that mpi4py uses "
-            "(MPI4PY_LIBMPI names its libmpi), or set POPDIST_LINKS to use TCP."
+            "(MPI4PY_LIBMPI names its libmpi), or set "
+            "POPDIST_LINKS=tcp://HOST:PORT/SECRET to use TCP."
         )
     return MpiLinks(mpi, library, ports)
 
@@ -251,7 +252,8 @@ def _import_mpi(rank: int) -> Any:
     except (ImportError, RuntimeError) as error:
         raise ArenaError(
             f"Instance {rank} reaches other hosts by MPI, but mpi4py cannot "
-            f"be imported: {error}. Install it on all hosts: pip install mpi4py."
+            f"be imported: {error}. Install it on all hosts: pip install mpi4py. Or "
+            "set POPDIST_LINKS=tcp://HOST:PORT/SECRET to use TCP."
         ) from error
 
 

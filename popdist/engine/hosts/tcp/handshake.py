@@ -3,11 +3,15 @@
 import os
 import socket
 from _blake2 import blake2b
+from collections.abc import Callable
 from hmac import compare_digest
 from struct import Struct
+from time import monotonic
 
-# How long the other end may take for its proof.
-_SECONDS = 10.0
+# How long a connecting process may take for its proof: anyone may connect.
+_PROOF_SECONDS = 10.0
+# How often a wait for the other end checks whether it is over.
+_CHECK_SECONDS = 0.2
 # Sent by the connecting end: its number, a nonce and its proof.
 _HELLO = Struct("<I16s32s")
 _NONCE_BYTES, _PROOF_BYTES = 16, 32
@@ -17,39 +21,52 @@ class StrangerError(Exception):
     """The other end of a connection does not prove that it belongs to the job."""
 
 
-def greet(connection: socket.socket, key: bytes, own: int, to: int) -> None:
+def greet(
+    connection: socket.socket,
+    key: bytes,
+    own: int,
+    to: int,
+    is_over: Callable[[], bool],
+) -> None:
     """Prove to a listening instance which one this is, and let it prove the same.
+
+    This blocks while the process of the other end is stopped.
+
+    Args:
+        is_over: Returns whether to wait no longer.
 
     Raises:
         StrangerError: The other end is another instance, or has another key.
         OSError: The connection has ended.
+        TimeoutError: The wait is over.
     """
-    connection.settimeout(_SECONDS)
-    theirs = _receive(connection, _NONCE_BYTES)
+    theirs = _receive(connection, _NONCE_BYTES, is_over)
     nonce = os.urandom(_NONCE_BYTES)
     proof = _proof(key, b"connects", theirs, nonce, own, to)
     connection.sendall(_HELLO.pack(own, nonce, proof))
     expected = _proof(key, b"listens", theirs, nonce, own, to)
-    if not compare_digest(_receive(connection, _PROOF_BYTES), expected):
+    if not compare_digest(_receive(connection, _PROOF_BYTES, is_over), expected):
         raise StrangerError
 
 
-def answer(connection: socket.socket, key: bytes, own: int, size: int) -> int:
-    """Return the number of the instance that has connected.
+def examine(
+    connection: socket.socket, key: bytes, own: int, size: int
+) -> tuple[int, bytes]:
+    """Return the number of the instance that has connected, and the proof to send it.
 
     Raises:
         StrangerError: The other end has another key.
-        OSError: The connection has ended.
+        OSError: The connection has ended, or the proof takes too long.
     """
-    connection.settimeout(_SECONDS)
+    until = monotonic() + _PROOF_SECONDS
     nonce = os.urandom(_NONCE_BYTES)
     connection.sendall(nonce)
-    number, theirs, proof = _HELLO.unpack(_receive(connection, _HELLO.size))
+    hello = _receive(connection, _HELLO.size, lambda: monotonic() > until)
+    number, theirs, proof = _HELLO.unpack(hello)
     expected = _proof(key, b"connects", nonce, theirs, number, own)
     if number >= size or not compare_digest(proof, expected):
         raise StrangerError
-    connection.sendall(_proof(key, b"listens", nonce, theirs, number, own))
-    return int(number)
+    return int(number), _proof(key, b"listens", nonce, theirs, number, own)
 
 
 def _proof(
@@ -61,10 +78,19 @@ def _proof(
     return blake2b(text, key=hashed, digest_size=_PROOF_BYTES).digest()
 
 
-def _receive(connection: socket.socket, nbytes: int) -> bytes:
+def _receive(
+    connection: socket.socket, nbytes: int, is_over: Callable[[], bool]
+) -> bytes:
+    connection.settimeout(_CHECK_SECONDS)
     data = b""
     while len(data) < nbytes:
-        part = connection.recv(nbytes - len(data))
+        try:
+            part = connection.recv(nbytes - len(data))
+        except TimeoutError as error:
+            # With a number, it is the kernel's: the other host does not answer.
+            if error.errno or is_over():
+                raise
+            continue
         if not part:
             raise ConnectionResetError
         data += part

@@ -5,13 +5,17 @@ tell it where they listen themselves. Two of them connect when one first sends s
 to the other.
 """
 
+import errno
 import json
 import os
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
 from threading import Lock
 from time import monotonic, sleep
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +23,9 @@ from numpy.typing import NDArray
 from popdist.engine import _core
 from popdist.engine.handle import Helper
 from popdist.engine.hosts.links import LinkError
-from popdist.engine.hosts.tcp.handshake import StrangerError, answer, greet
+from popdist.engine.hosts.tcp.handshake import StrangerError, examine, greet
+from popdist.engine.meet.members import name_instances
+from popdist.errors import ArenaError, PeerLostError
 
 # Tags of short messages: of Links.post(); of gather(); of instances that end, and how
 # many messages each gets from all; of an instance that has died.
@@ -27,11 +33,39 @@ _POSTED, _GATHERED, _ENDED, _DIED = 1, 2, 3, 4
 _MOST_TAG = (1 << 31) - 1
 _PAUSE = 0.002
 # How often all connections are checked for hosts that do not answer.
-_CHECK_SECONDS = 0.1
-# How long an instance that does not accept a connection is taken for a live one.
-_CONNECT_SECONDS = 5.0
+_CHECK_SECONDS = 0.5
+# After so long without an answer, a host is taken for dead: see SILENT_MS in tcp.c.
+_SILENT_SECONDS = 5
+# The kernel asks over an idle connection every second whether the other one answers.
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _SILENT_SECONDS - 1),
+)
+# Errors of a host that answers nothing. A router may report them for a moment only.
+_UNREACHABLE = errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN
+# How long instance 0 waits for its port, which an earlier attempt may still have.
+_BIND_SECONDS = 5.0
+# How long the process at instance 0's address may take for its proof: it may be one of
+# an earlier attempt, or another program.
+_ROOT_SECONDS = 10.0
+# The most connections without a proof.
+_MOST_UNPROVEN = 256
 
 Address = tuple[str, int]
+
+
+class TcpRoot(NamedTuple):
+    """Where instance 0 listens for links by TCP, and the secret of the job.
+
+    listener: The socket of instance 0, if it has one already.
+    """
+
+    host: str
+    port: int
+    key: bytes
+    listener: socket.socket | None = None
 
 
 class TcpLinks:
@@ -41,31 +75,35 @@ class TcpLinks:
         self,
         rank: int,
         size: int,
-        root: Address,
-        key: bytes,
-        look_up: Callable[[], tuple[str, int, bytes]] | None = None,
+        root: TcpRoot,
+        look_up: Callable[[], TcpRoot] | None = None,
     ) -> None:
         """Connect to instance 0, and return once all instances have.
 
         Args:
-            root: The address at which instance 0 listens.
-            key: The secret of the job.
-            look_up: Returns another address and key if these may be out of date.
+            look_up: Returns another root if this one may be out of date.
+
+        Raises:
+            ArenaError: Instance 0 cannot listen.
+            PeerLostError: An instance has died.
         """
-        self._rank, self._size, self._key = rank, size, key
+        self._rank, self._size, self._key = rank, size, root.key
         self._core = _core.TcpLinks(rank, size)
         self.table = self._core.table()
         self.most_tag = _MOST_TAG
         self.failed: set[int] = set()
         os.register_at_fork(after_in_child=self._disown)
-        # Held while this process connects to others.
-        self._connecting = Lock()
+        # Each is held while this process connects to that instance.
+        self._connecting = [Lock() for _ in range(size)]
         self._addresses: list[Address] = []
+        # Accepted connections without a proof yet, the oldest first.
+        self._unproven: dict[socket.socket, None] = {}
+        self._unproven_lock = Lock()
         self._checked_at = 0.0
         # How many short messages all have sent here, once they have come to their end.
         self._count: int | None = None
         if rank == 0:
-            self._listener = _listener(root)
+            self._listener = root.listener or _listener_of_root(root)
         else:
             self._connect_to_root(root, look_up)
         Helper(target=self._accept, name="popdist accepts", daemon=True).start()
@@ -99,15 +137,7 @@ class TcpLinks:
 
     def take(self) -> tuple[int, bytes] | None:
         taken = self._core.take(_POSTED)
-        if monotonic() - self._checked_at > _CHECK_SECONDS:
-            self._checked_at = monotonic()
-            self._core.check_answers()
-        while (news := self._core.take(_DIED)) is not None:
-            self.failed.add(int(news[1]))
-        failed = set(self._core.failed()) - self.failed
-        self.failed |= failed
-        if self._rank == 0:
-            self._tell_deaths(failed)
+        self._find_deaths()
         return taken
 
     def is_sending(self) -> bool:
@@ -120,7 +150,7 @@ class TcpLinks:
         is_over: Callable[[], bool],
     ) -> None:
         """Connect to the instance, if this has not been done."""
-        self._connect(instance)
+        self._connect(instance, is_over)
 
     def explain(self, error: int) -> str:
         return os.strerror(error)
@@ -158,6 +188,17 @@ class TcpLinks:
             self._count = int(taken[1])
         return self._count
 
+    def _find_deaths(self) -> None:
+        if monotonic() - self._checked_at > _CHECK_SECONDS:
+            self._checked_at = monotonic()
+            self._core.check_answers()
+        while (news := self._core.take(_DIED)) is not None:
+            self.failed.add(int(news[1]))
+        failed = set(self._core.failed()) - self.failed
+        self.failed |= failed
+        if self._rank == 0:
+            self._tell_deaths(failed)
+
     def _tell_deaths(self, instances: Iterable[int]) -> None:
         """Tell all others who has died: they may have no connection to it."""
         for instance in instances:
@@ -172,71 +213,199 @@ class TcpLinks:
         self._listener.close()
 
     def _await(self, tag: int) -> tuple[int, bytes]:
+        """Return a message that comes while the instances connect.
+
+        Raises:
+            PeerLostError: An instance has died.
+        """
         while (taken := self._core.take(tag)) is None:
+            self._find_deaths()
+            if self.failed:
+                lost = sorted(self.failed)
+                raise PeerLostError(
+                    f"{name_instances(lost).capitalize()} ended before all instances "
+                    "had connected to each other by TCP.",
+                    lost,
+                )
             sleep(_PAUSE)
         return taken
 
     def _connect_to_root(
-        self,
-        root: Address,
-        look_up: Callable[[], tuple[str, int, bytes]] | None,
+        self, root: TcpRoot, look_up: Callable[[], TcpRoot] | None
     ) -> None:
         """Connect once instance 0 listens, and listen at the address on the way."""
         while True:
+            is_over = partial(_is_past, monotonic() + _ROOT_SECONDS)
             try:
-                connection = self._connected(0, root)
+                connection = self._connected(0, (root.host, root.port), is_over)
                 break
             except (OSError, StrangerError):
                 # It has not begun to listen, or another program has had the port.
                 sleep(0.05)
                 if look_up is not None:
-                    host, port, self._key = look_up()
-                    root = host, port
+                    root = look_up()
+                    self._key = root.key
         self._listener = _listener((connection.getsockname()[0], 0))
         self._core.add(0, connection.detach())
 
-    def _connected(self, instance: int, address: Address) -> socket.socket:
-        connection = socket.create_connection(address, _CONNECT_SECONDS)
+    def _connected(
+        self, instance: int, address: Address, is_over: Callable[[], bool]
+    ) -> socket.socket:
+        connection = socket.create_connection(address, _SILENT_SECONDS)
         try:
-            greet(connection, self._key, self._rank, instance)
+            _keep_alive(connection)
+            greet(connection, self._key, self._rank, instance, is_over)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _connect(self, instance: int) -> None:
+    def _connect(
+        self, instance: int, is_over: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Connect to an instance unless it has died; blocks while it is stopped.
+
+        Raises:
+            LinkError: This process cannot make a connection.
+        """
         if self._core.is_ready(instance):
             return
-        with self._connecting:
-            if self._core.is_ready(instance):
-                return
-            try:
-                connection = self._connected(instance, self._addresses[instance])
-                self._core.add(instance, connection.detach())
-            except (OSError, StrangerError):
-                self._core.note_failed(instance)
+        with self._connecting[instance]:
+            until = monotonic() + _SILENT_SECONDS
+            while not (self._core.is_ready(instance) or is_over()):
+                try:
+                    connection = self._connected(
+                        instance, self._addresses[instance], is_over
+                    )
+                    self._core.add(instance, connection.detach())
+                except (OSError, StrangerError) as error:
+                    if not is_over():
+                        self._examine_failure(instance, error, until)
+
+    def _examine_failure(
+        self, instance: int, error: OSError | StrangerError, until: float
+    ) -> None:
+        """Note the death of an instance if a failed attempt to connect shows it.
+
+        Args:
+            until: How long a host may answer nothing.
+
+        Raises:
+            LinkError: The attempt says nothing about the instance.
+        """
+        # Its listener ends with its process; another program may have the port then.
+        if isinstance(error, ConnectionRefusedError | StrangerError | TimeoutError):
+            self._core.note_failed(instance)
+        elif isinstance(error, ConnectionError):
+            # It has died, or had too many connections of others.
+            sleep(0.05)
+        elif error.errno not in _UNREACHABLE:
+            raise LinkError(error.errno or 0) from error
+        elif monotonic() > until:
+            self._core.note_failed(instance)
+        else:
+            sleep(0.05)
 
     def _accept(self) -> None:
-        """Let other instances connect, each in a thread: one may be slow."""
-        with suppress(OSError):  # it is closed with the process
-            while True:
+        """Let other instances connect, each in a thread: one may be slow.
+
+        Any process that reaches the address may connect. If many do so without a proof,
+        the oldest of these connections are ended; instances connect again.
+        """
+        while True:
+            try:
                 connection, _ = self._listener.accept()
+                with self._unproven_lock:
+                    self._unproven[connection] = None
                 Helper(
                     target=self._answer,
                     args=(connection,),
                     name="popdist answers",
                     daemon=True,
                 ).start()
+            except (OSError, RuntimeError):
+                # There are no descriptors, memory or threads left for now.
+                self._end_unproven(0)
+                sleep(0.05)
+            self._end_unproven(_MOST_UNPROVEN)
+
+    def _end_unproven(self, count: int) -> None:
+        """End the oldest connections without a proof, but for so many."""
+        with self._unproven_lock:
+            oldest = list(self._unproven)[: max(len(self._unproven) - count, 0)]
+            for connection in oldest:
+                del self._unproven[connection]
+                # Its thread closes it.
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def _answer(self, connection: socket.socket) -> None:
         try:
-            instance = answer(connection, self._key, self._rank, self._size)
-        except (OSError, StrangerError):
+            _keep_alive(connection)
+            instance, proof = examine(connection, self._key, self._rank, self._size)
+            # From the proof on, the other end takes this one for connected.
+            with self._unproven_lock:
+                del self._unproven[connection]
+            connection.sendall(proof)
+        except (OSError, StrangerError, KeyError):
+            with self._unproven_lock:
+                self._unproven.pop(connection, None)
             connection.close()
             return
         self._core.add(instance, connection.detach())
 
 
+def _is_past(moment: float) -> bool:
+    return monotonic() > moment
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    for level, option, value in _KEEPALIVE:
+        connection.setsockopt(level, option, value)
+
+
 def _listener(address: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     return socket.create_server(address, family=family, backlog=1024)
+
+
+def _listener_of_root(root: TcpRoot) -> socket.socket:
+    """Listen at the address that all instances have been told.
+
+    Raises:
+        ArenaError: It is no address of this host for others, or the port is in use.
+    """
+    until = monotonic() + _BIND_SECONDS
+    while True:
+        try:
+            return _listener(_address_for_others(root))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and monotonic() < until:
+                sleep(0.05)
+                continue
+            is_of_name = isinstance(error, socket.gaierror)
+            reason = error.strerror if is_of_name else os.strerror(error.errno or 0)
+            raise ArenaError(
+                f"Instance 0 cannot listen at {root.host}:{root.port}, where the other "
+                f"instances are to reach it by TCP: {reason}. The host must be an "
+                "address of instance 0's host, and no other process may use the port."
+            ) from error
+
+
+def _address_for_others(root: TcpRoot) -> Address:
+    """Return the address of a root, which may be a name.
+
+    Raises:
+        ArenaError: Other hosts cannot reach it.
+    """
+    found = socket.getaddrinfo(root.host, root.port, type=socket.SOCK_STREAM)
+    address = str(found[0][4][0])
+    is_name = root.host not in (address, "localhost")
+    if is_name and ip_address(address.partition("%")[0]).is_loopback:
+        raise ArenaError(
+            f"Instance 0 would listen at {address}, because {root.host} has this "
+            "address on its own host, where other hosts cannot reach it. Give "
+            "POPDIST_LINKS an address of that host in place of its name; hostname -I "
+            "lists them."
+        )
+    return address, root.port

@@ -1,12 +1,13 @@
 """Where instance 0 listens for links, told by a store of torch."""
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
 import torch.distributed as dist
 
-from popdist.engine.hosts.tcp.links import TcpLinks
+from popdist.engine.hosts.tcp.links import TcpLinks, TcpRoot
 from popdist.torch.backend.stored_links import StoredLinks, server_of
 
 
@@ -19,21 +20,27 @@ def test_links_begin_at_the_address_in_the_store_however_late_it_comes() -> None
     # An earlier attempt has ended: nothing listens there.
     with ThreadPoolExecutor(3) as threads:
         stale = threads.submit(earlier.root)
-        address, port, key = StoredLinks(store, 1, 1).root()
-        assert (address, port, key) == stale.result()
+        found = StoredLinks(store, 1, 1).root()
+        listener = stale.result().listener
+        assert listener is not None
+        assert found[:3] == stale.result()[:3]
+        # Until it ends, no other process gets its port.
+        with pytest.raises(OSError, match="Address already in use"):
+            socket.create_server(("127.0.0.1", found.port))
+        listener.close()
 
-        def look_up() -> tuple[str, int, bytes]:
+        def look_up() -> TcpRoot:
             has_looked.set()
             return StoredLinks(store, 1, 1).root()
 
-        other = threads.submit(TcpLinks, 1, 2, (address, port), key, look_up)
+        other = threads.submit(TcpLinks, 1, 2, found, look_up)
         has_looked.wait()
-        address, port, key = StoredLinks(store, 0, 0).root()
-        root = threads.submit(TcpLinks, 0, 2, (address, port), key)
+        second = StoredLinks(store, 0, 0).root()
+        root = threads.submit(TcpLinks, 0, 2, second)
         gathering = threads.submit(lambda: root.result().gather(b"0"))
         assert other.result().gather(b"1") == [b"0", b"1"]
         assert gathering.result() == [b"0", b"1"]
-    assert key != stale.result()[2]
+    assert second.key != found.key
 
 
 @pytest.mark.parametrize("kind", ["file", "hash"])

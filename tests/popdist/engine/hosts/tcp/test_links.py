@@ -5,28 +5,35 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Thread
 from time import sleep
 
 import numpy as np
 import pytest
 
+from popdist.engine import _core
 from popdist.engine.hosts.tcp import handshake
+from popdist.engine.hosts.tcp import links as tcp_links
 from popdist.engine.hosts.tcp.handshake import StrangerError
-from popdist.engine.hosts.tcp.links import TcpLinks
+from popdist.engine.hosts.tcp.links import TcpLinks, TcpRoot
+from popdist.errors import ArenaError, PeerLostError
 from tests.host_jobs import free_port
 
 KEY = b"a key of the job"
 
 
+def new_root() -> TcpRoot:
+    return TcpRoot("127.0.0.1", free_port(), KEY)
+
+
 def linked(size: int) -> list[TcpLinks]:
     """Return the links of so many instances, which are threads of this process."""
-    root = "127.0.0.1", free_port()
+    root = new_root()
     with ThreadPoolExecutor(size) as threads:
-        return list(
-            threads.map(lambda rank: TcpLinks(rank, size, root, KEY), range(size))
-        )
+        return list(threads.map(lambda rank: TcpLinks(rank, size, root), range(size)))
 
 
 def connected() -> tuple[socket.socket, socket.socket]:
@@ -95,7 +102,7 @@ def test_a_stranger_is_refused_by_both_ends(key: bytes, own: int, to: int) -> No
 
     def answer() -> None:
         try:
-            handshake.answer(accepted, KEY, 0, 2)
+            handshake.examine(accepted, KEY, 0, 2)
         except StrangerError as error:
             errors.append(type(error))
         accepted.close()
@@ -103,7 +110,7 @@ def test_a_stranger_is_refused_by_both_ends(key: bytes, own: int, to: int) -> No
     thread = Thread(target=answer)
     thread.start()
     with connection, pytest.raises(ConnectionResetError):
-        handshake.greet(connection, key, own, to)
+        handshake.greet(connection, key, own, to, never)
     thread.join()
     assert errors == [StrangerError]
 
@@ -114,40 +121,84 @@ def test_a_listener_without_the_key_is_refused() -> None:
         accepted.sendall(bytes(16 + 32))
 
         with pytest.raises(StrangerError):
-            handshake.greet(connection, KEY, 1, 0)
+            handshake.greet(connection, KEY, 1, 0, never)
 
 
 def test_both_ends_know_each_other_by_the_key() -> None:
     connection, accepted = connected()
     with connection, accepted, ThreadPoolExecutor(1) as threads:
-        answered = threads.submit(handshake.answer, accepted, KEY, 0, 4)
-        handshake.greet(connection, KEY, 3, 0)
+        greeted = threads.submit(handshake.greet, connection, KEY, 3, 0, never)
+        instance, proof = handshake.examine(accepted, KEY, 0, 4)
+        accepted.sendall(proof)
 
-        assert answered.result() == 3
+        assert instance == 3
+        assert greeted.result() is None
 
 
-DIES = """
+def never() -> bool:
+    return False
+
+
+def test_a_proof_that_comes_byte_by_byte_has_no_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handshake, "_PROOF_SECONDS", 0.5)
+    monkeypatch.setattr(handshake, "_CHECK_SECONDS", 0.05)
+    connection, accepted = connected()
+    with connection, accepted, ThreadPoolExecutor(1) as threads:
+        examined = threads.submit(handshake.examine, accepted, KEY, 0, 4)
+        sent = 0
+        while not examined.done() and sent < 50:
+            connection.sendall(b"x")
+            sent += 1
+            sleep(0.04)
+
+        assert isinstance(examined.exception(), TimeoutError)
+
+
+OTHER = """
 import sys
-from popdist.engine.hosts.tcp.links import TcpLinks
-links = TcpLinks(2, 3, ("127.0.0.1", int(sys.argv[1])), b"a key of the job")
+from popdist.engine.hosts.tcp.links import TcpLinks, TcpRoot
+root = TcpRoot("127.0.0.1", int(sys.argv[1]), b"a key of the job")
+links = TcpLinks(int(sys.argv[2]), int(sys.argv[3]), root)
 print("linked", flush=True)
-sys.stdin.read()
+while sys.stdin.read(1):
+    links.take()
 """
 
 
+Popen = subprocess.Popen[bytes]
+
+
+@contextmanager
+def process_of(root: TcpRoot, rank: int, size: int) -> Iterator[Popen]:
+    """Run an instance in a process of its own until the end of its stdin."""
+    argv = [sys.executable, "-c", OTHER, f"{root.port}", f"{rank}", f"{size}"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def await_linked(process: Popen) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"linked\n"
+
+
+@contextmanager
+def two_and_a_process() -> Iterator[tuple[TcpLinks, TcpLinks, Popen]]:
+    """Yield instances 0 and 1, made in threads, and the process of instance 2."""
+    root = new_root()
+    with process_of(root, 2, 3) as process, ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(lambda rank: TcpLinks(rank, 3, root), range(2))
+        await_linked(process)
+        yield first, second, process
+
+
 def test_all_learn_of_a_death_that_only_instance_0_can_detect() -> None:
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-c", DIES, f"{port}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with process, ThreadPoolExecutor(2) as threads:
-        root, other = threads.map(
-            lambda rank: TcpLinks(rank, 3, ("127.0.0.1", port), KEY), range(2)
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"linked\n"
+    with two_and_a_process() as (root, other, process):
         assert root.take() is None
         assert root.failed == set()
 
@@ -159,3 +210,162 @@ def test_all_learn_of_a_death_that_only_instance_0_can_detect() -> None:
         assert root.failed == {2}
         # Nobody gets it, and nothing fails.
         other.post(2, b"late")
+
+
+def test_an_instance_that_has_died_is_detected_by_the_first_message_to_it() -> None:
+    with two_and_a_process() as (_, other, process):
+        process.kill()
+        process.wait()
+
+        other.post(2, b"first")
+
+        assert other.take() is None
+        assert other.failed == {2}
+
+
+def test_an_instance_that_is_stopped_is_connected_to_once_it_goes_on() -> None:
+    with two_and_a_process() as (_, other, process), ThreadPoolExecutor(1) as threads:
+        process.send_signal(signal.SIGSTOP)
+        prepared = threads.submit(other.prepare, 2, lambda: 0, never)
+        sleep(1)
+        assert not prepared.done()
+
+        process.send_signal(signal.SIGCONT)
+
+        prepared.result()
+        other.take()
+        assert other.failed == set()
+
+
+def test_a_wait_for_a_stopped_instance_ends_with_its_group() -> None:
+    with two_and_a_process() as (_, other, process), ThreadPoolExecutor(1) as threads:
+        process.send_signal(signal.SIGSTOP)
+        over: list[bool] = []
+        prepared = threads.submit(other.prepare, 2, lambda: 0, lambda: bool(over))
+        sleep(0.5)
+        over.append(True)
+
+        prepared.result()
+        other.take()
+        assert other.failed == set()
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_death_while_instances_connect_is_an_error(victim: int) -> None:
+    root = new_root()
+    gathering: list[TcpLinks] = []
+
+    class Links(TcpLinks):
+        def gather(self, data: bytes) -> list[bytes]:
+            gathering.append(self)
+            return super().gather(data)
+
+    with process_of(root, victim, 3) as process, ThreadPoolExecutor(1) as threads:
+        # The third one never comes.
+        connecting = threads.submit(Links, 2 - victim, 3, root)
+        while not (gathering and gathering[0]._core.is_ready(victim)):
+            sleep(0.01)
+        process.kill()
+
+        with pytest.raises(PeerLostError, match=f"^Instance {victim} ended before all"):
+            connecting.result()
+
+
+def test_instance_0_waits_for_a_port_that_another_process_has_for_a_moment() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        root = TcpRoot("127.0.0.1", taken.getsockname()[1], KEY)
+        with ThreadPoolExecutor(1) as threads:
+            first = threads.submit(TcpLinks, 0, 1, root)
+            sleep(0.2)
+            taken.close()
+
+            assert first.result().gather(b"0") == [b"0"]
+
+
+def test_a_port_that_another_process_keeps_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tcp_links, "_BIND_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(ArenaError) as refusal:
+            TcpLinks(0, 2, TcpRoot("127.0.0.1", port, KEY))
+
+    assert str(refusal.value) == (
+        f"Instance 0 cannot listen at 127.0.0.1:{port}, where the other instances are "
+        "to reach it by TCP: Address already in use. The host must be an address of "
+        "instance 0's host, and no other process may use the port."
+    )
+
+
+def test_a_name_that_is_an_address_of_loopback_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address = socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 1)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [address])
+
+    with pytest.raises(ArenaError, match="because node-1 has this address on its own"):
+        TcpLinks(0, 2, TcpRoot("node-1", 1, KEY))
+
+
+def test_a_socket_that_cannot_be_added_is_closed() -> None:
+    links = _core.TcpLinks(0, 2)
+    reading, writing = os.pipe()
+    os.close(writing)
+
+    with pytest.raises(OSError, match="Socket operation on non-socket"):
+        links.add(1, reading)
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(reading)
+
+
+# --- Strangers on the same machine
+
+
+FLOOD = """
+import resource, socket, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+address = "127.0.0.1", int(sys.argv[1])
+data = bytes.fromhex(sys.argv[2])
+while True:
+    try:
+        connections = [socket.create_connection(address)]
+        break
+    except OSError:
+        pass
+for _ in range(int(sys.argv[3])):
+    connection = socket.create_connection(address)
+    try:
+        connection.sendall(data)
+    except OSError:
+        pass
+    connections.append(connection)
+print("flooded", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"x" * 20, b"x" * 52, b"GET / HTTP/1.1\r\n" * 100]
+)
+def test_connections_of_strangers_keep_no_instance_away(data: bytes) -> None:
+    root = new_root()
+    argv = [sys.executable, "-c", FLOOD, f"{root.port}", data.hex(), "2000"]
+    pipe = subprocess.PIPE
+    with (
+        ThreadPoolExecutor(2) as threads,
+        subprocess.Popen(argv, stdin=pipe, stdout=pipe) as flood,
+    ):
+        first = threads.submit(TcpLinks, 0, 2, root)
+        assert flood.stdout is not None
+        assert flood.stdout.readline() == b"flooded\n"
+
+        second = threads.submit(TcpLinks, 1, 2, root)
+
+        second.result().post(0, b"here")
+        assert take(first.result()) == (1, b"here")
+        assert len(first.result()._unproven) <= tcp_links._MOST_UNPROVEN
+        flood.kill()
