@@ -3,14 +3,15 @@
     sudo python scripts/bench_hosts.py --hosts 2 --rate 1gbit
 
 Every engine takes its turn in each of some rounds. Printed are the medians, in
-microseconds, and two ratios to the better popdist: of the best peer, and of its parts,
-an exchange between hosts and an all-reduce of as many members on one host. It needs the
-rights to make network namespaces.
+microseconds, and ratios: of the best peer to popdist with each kind of links, and of
+the better popdist's parts to it, an exchange between hosts and an all-reduce of as many
+members on one host. It needs the rights to make network namespaces.
 """
 
 import argparse
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections import defaultdict
@@ -30,15 +31,23 @@ MEMBER = str(ROOT / "scripts/bench_hosts_member.py")
 ENGINES = {
     "popdist, Open MPI": ("popdist", "openmpi5"),
     "popdist, MPICH": ("popdist", "hydra"),
+    "popdist, TCP": ("popdist", "hydra"),
     "Open MPI yielding": ("mpi", "openmpi5"),
     "MPICH": ("mpi", "hydra"),
     "gloo": ("gloo", "hydra"),
     "exchange, MPICH": ("exchange", "hydra"),
     "popdist, one host": ("popdist", "hydra"),
 }
-OURS = "popdist, Open MPI", "popdist, MPICH"
+BY_MPI = "popdist, Open MPI", "popdist, MPICH"
+BY_TCP = ("popdist, TCP",)
 PEERS = "Open MPI yielding", "MPICH", "gloo"
 PARTS = "exchange, MPICH", "popdist, one host"
+# Each ratio: its name, our engines, the others, and how to combine the others' times.
+RATIOS = (
+    ("best peer / by MPI", BY_MPI, PEERS, min),
+    ("best peer / by TCP", BY_TCP, PEERS, min),
+    ("its parts / ours", BY_MPI + BY_TCP, PARTS, sum),
+)
 BUSY = "while True: pass"
 
 
@@ -47,7 +56,11 @@ def measure(
 ) -> dict[int, float]:
     """Return how long each size takes with an engine."""
     engine, mpi = ENGINES[name]
-    program = ["env", f"PYTHONPATH={ROOT}", sys.executable]
+    program = ["env", f"PYTHONPATH={ROOT}"]
+    if name in BY_TCP:
+        links = f"tcp://{bed.front.address}:29870/{secrets.token_hex()}"
+        program.append(f"POPDIST_LINKS={links}")
+    program.append(sys.executable)
     program += [MEMBER, engine, sizes, bed.front.address]
     hosts = bed.hosts
     if name == "popdist, one host":
@@ -77,13 +90,10 @@ def busy_processes(count: int) -> Iterator[None]:
 
 def ratios(medians: dict[tuple[str, int], float], sizes: list[int]) -> Iterator[str]:
     """Yield how the better of ours compares with its peers and with its parts."""
-    for name, others, together in (
-        ("the best peer / ours", PEERS, min),
-        ("its parts / ours", PARTS, sum),
-    ):
+    for name, own, others, together in RATIOS:
         cells = []
         for size in sizes:
-            ours = [medians[one, size] for one in OURS if (one, size) in medians]
+            ours = [medians[one, size] for one in own if (one, size) in medians]
             theirs = [medians[one, size] for one in others if (one, size) in medians]
             known = ours and len(theirs) == len(others)
             ratio = f"{together(theirs) / min(ours):.2f}" if known else "-"
