@@ -99,8 +99,7 @@ def wait_in_queue(
     entry = _entry_of(db, request, _find_partition(db, request, user))
     _check_size(db, request, entry)
     check_holder(request.holder)
-    if len(request.lease) != 32:
-        raise errors.VipuRuleError("A job that waits draws the id of its lease before.")
+    leases.check_id(request.lease)
     # Let it wait, or go on waiting where it is.
     change = "UPDATE waiting SET partition = ?, allocations = ?, heard = ?"
     values = (entry.partition, entry.allocations, entry.heard, entry.lease)
@@ -147,8 +146,8 @@ def _find_partition(
     """
     if request.create is None:
         return partitions.get_partition(db, request.partition, user)
-    partition = partitions.find_partition(db, request.partition, user)
-    if partition is None and db.exists("partitions", request.partition):
+    partition = partitions.find_partition(db, request.partition)
+    if partition and not partitions.find_partition(db, request.partition, user):
         raise errors.NameTakenError(
             f"There is a partition {request.partition} of another user. Choose another "
             "name with --vipu-partition."

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from urllib.parse import quote
 
 from poprun.vipu import errors
@@ -51,7 +51,9 @@ class Database:
         self._timeout_s = timeout_s
         self._wait = f"PRAGMA busy_timeout = {int(timeout_s * 1000)}"
         self._syncs = syncs
-        self._lock = Lock()
+        self._lock = RLock()
+        # Whether transactions become one now, and whether SQLite has undone that.
+        self._is_grouping = self._is_undone = False
         with self._translated():
             self._connection = self._copy() if is_copy else self._open()
             try:
@@ -68,14 +70,17 @@ class Database:
             InventoryError: The file cannot be read, written or locked.
         """
         with self._lock, self._translated():
-            self._connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            execute = self._connection.execute
+            if write and self._is_grouping and not self._connection.in_transaction:
+                execute("BEGIN IMMEDIATE")
+            is_part = self._connection.in_transaction
+            begin = "BEGIN IMMEDIATE" if write else "BEGIN"
+            execute("SAVEPOINT part" if is_part else begin)
             try:
                 yield self._connection
-                self._connection.execute("COMMIT")
+                execute("RELEASE part" if is_part else "COMMIT")
             except BaseException as error:
-                # A full disk has ended the transaction already.
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                self._undo(is_part)
                 known = isinstance(error, errors.VipuError | sqlite3.Error | OSError)
                 # Values that no poprun has written may have led to it.
                 if known or not isinstance(error, Exception):
@@ -83,6 +88,38 @@ class Database:
                 if damage := find_damage(self._connection):
                     raise self._corrupt(damage) from error
                 raise
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Make one transaction of those in a block, from the first that writes on.
+
+        An exception within one of them undoes that one.
+
+        Raises:
+            InventoryError: No change of the block has been made.
+        """
+        with self._lock, self._translated():
+            self._is_grouping, self._is_undone = True, False
+            try:
+                yield
+                if self._is_undone:
+                    raise self._full()
+                if self._connection.in_transaction:
+                    self._connection.execute("COMMIT")
+            finally:
+                self._is_grouping = False
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+    def _undo(self, is_part: bool) -> None:
+        """Undo the changes of a transaction, or of one that is part of a group."""
+        if not self._connection.in_transaction:  # a full disk has ended it already
+            self._is_undone = True
+        elif is_part:
+            self._connection.execute("ROLLBACK TO part")
+            self._connection.execute("RELEASE part")
+        else:
+            self._connection.execute("ROLLBACK")
 
     def close(self) -> None:
         with self._lock, self._translated():

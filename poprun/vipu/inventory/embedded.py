@@ -52,6 +52,26 @@ class EmbeddedInventory(Inventory):
             strict=strict,
             longest_step_s=longest_step_s,
         )
+        # Whether operations become one transaction now, and whether the holders have
+        # been looked at in it.
+        self._is_together = self._has_looked = False
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Make one transaction of the operations of a block; one thread may do so.
+
+        All of them were requested before. So one look for dead holders counts for the
+        refusals of all, until an operation has changed something.
+
+        Raises:
+            InventoryError: No operation of the block has changed anything.
+        """
+        with self._database.group():
+            self._is_together = True
+            try:
+                yield
+            finally:
+                self._is_together = self._has_looked = False
 
     def _perform(self, kind: Any, operation: str, **arguments: Any) -> Any:
         if operation == "end_dead_leases":
@@ -69,8 +89,12 @@ class EmbeddedInventory(Inventory):
     def _attempt(self, operation: str, arguments: dict[str, Any]) -> Any:
         reads = operation.startswith(("get_", "list_", "check_"))
         # To list the waiting jobs drops ended ones.
-        with self._transaction(write=not reads or operation == "list_waiting") as db:
-            return OPERATIONS[operation].body(db, **arguments)
+        write = not reads or operation == "list_waiting"
+        with self._transaction(write=write) as db:
+            result = OPERATIONS[operation].body(db, **arguments)
+        if write:
+            self._has_looked = False
+        return result
 
     def close(self) -> None:
         self._database.close()
@@ -85,6 +109,9 @@ class EmbeddedInventory(Inventory):
             return machines.create_cluster(db, request) if is_needed else None
 
     def _end_dead_leases(self) -> tuple[Lease, ...]:
+        if self._has_looked:
+            return ()
+        self._has_looked = self._is_together
         # Most often there are none, and then others need not wait.
         with self._transaction(write=False) as db:
             if not leases.may_end(db):

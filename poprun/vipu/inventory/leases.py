@@ -40,13 +40,10 @@ def open_lease(db: Transaction, request: Acquisition) -> Lease:
         VipuRuleError: The holder, the time or the id is not valid.
         NameTakenError: There is a lease with this id.
     """
-    lease_id, lease_s = request.lease, request.lease_s
+    lease_id, lease_s = request.lease or os.urandom(16).hex(), request.lease_s
     check_holder(request.holder)
-    if lease_id and (len(lease_id) != 32 or set(lease_id) - set("0123456789abcdef")):
-        raise errors.VipuRuleError(
-            f"{lease_id[:40]!r} is not a lease id: use 32 hexadecimal digits."
-        )
-    if db.column("SELECT 1 FROM leases WHERE id = ?", lease_id):
+    check_id(lease_id)
+    if request.lease and db.column("SELECT 1 FROM leases WHERE id = ?", lease_id):
         raise errors.NameTakenError(
             f"Lease {lease_id} already exists. Draw another id."
         )
@@ -55,7 +52,7 @@ def open_lease(db: Transaction, request: Acquisition) -> Lease:
             f"A lease cannot live for {lease_s:g} s, but for 1 to {LONGEST_LEASE_S:g}."
         )
     lease = Lease(
-        id=lease_id or os.urandom(16).hex(),
+        id=lease_id,
         holder=request.holder,
         since=time.time(),
         lease_s=lease_s,
@@ -65,6 +62,18 @@ def open_lease(db: Transaction, request: Acquisition) -> Lease:
     ends = advance_clock(db) + lease_s
     db.insert("leases", lease, ends=ends, host=host, boot_id=boot_id)
     return lease
+
+
+def check_id(lease: str) -> None:
+    """Check the id that a job has drawn for its lease.
+
+    Raises:
+        VipuRuleError: It is none.
+    """
+    if len(lease) != 32 or set(lease) - set("0123456789abcdef"):
+        raise errors.VipuRuleError(
+            f"{lease[:40]!r} is not a lease id: use 32 hexadecimal digits."
+        )
 
 
 def get_lease(db: Transaction, lease: str) -> Lease:
@@ -304,19 +313,37 @@ def attach(
     check_process(process)
     if host is not None:
         check_text("host of a process", host)
+    statement = "UPDATE devices SET process = ?, host = ? WHERE lease = ? AND child = ?"
+    is_free = "(process IS NULL OR process = ?)"  # as it is most often
+    values = (process, host, lease, child)
+    if not db.execute(f"{statement} AND {is_free}", *values, process).rowcount:
+        _check_left(db, lease, child, process)
+        db.execute(statement, *values)
+    (device,) = db.select(Device, "devices WHERE lease = ? AND child = ?", lease, child)
+    return device
+
+
+def _check_left(
+    db: Transaction, lease: str, child: int, process: ProcessIdentity
+) -> None:
+    """Check that the process attached to a device has ended, if there is one.
+
+    Args:
+        process: The one to be attached instead.
+
+    Raises:
+        LeaseEndedError: The lease has ended.
+        DeviceError: There is no such child, or the process lives.
+    """
     held = _get_child(db, lease, child)
-    other, other_host = held.process, "" if held.host else held.lease.holder.host
-    life = db.observer.life
-    if other not in (None, process) and life(other, other_host) is not Life.DEAD:
+    other, host = held.process, "" if held.host else held.lease.holder.host
+    if other is not None and db.observer.life(other, host) is not Life.DEAD:
         raise errors.DeviceError(
             f"Process {process.pid} cannot attach to device {held.device.id} of "
             f"instance {child}, because process {other.pid} of the same job is "
             "attached to it. Let one process of each instance attach, and the others "
             "work through it."
         )
-    statement = "UPDATE devices SET process = ?, host = ? WHERE lease = ? AND child = ?"
-    db.execute(statement, process, host, lease, child)
-    return held.device
 
 
 def detach(db: Transaction, lease: str, child: int, process: ProcessIdentity) -> None:

@@ -1,6 +1,7 @@
 """Partitions, the users who see them, and the states that agents bring them to."""
 
 from dataclasses import replace
+from typing import Any
 
 from poprun.vipu.inventory import machines
 from poprun.vipu.inventory.transaction import Transaction
@@ -41,10 +42,15 @@ def list_partitions(db: Transaction, user: str | None = None) -> tuple[Partition
     return db.select(Partition, source, user)
 
 
-def store_partition(db: Transaction, partition: Partition) -> None:
-    """Store a new partition, or new values of one; its blocks have been taken."""
-    db.execute("DELETE FROM partitions WHERE name = ?", partition.name)
+def insert_partition(db: Transaction, partition: Partition) -> None:
+    """Store a new partition; its blocks have been taken."""
     db.insert("partitions", partition, size=partition.size)
+
+
+def store_partition(db: Transaction, partition: Partition) -> None:
+    """Store new values of a partition; its blocks have been taken."""
+    db.execute("DELETE FROM partitions WHERE name = ?", partition.name)
+    insert_partition(db, partition)
 
 
 def delete_partition(db: Transaction, partition: Partition) -> None:
@@ -53,12 +59,12 @@ def delete_partition(db: Transaction, partition: Partition) -> None:
     db.execute("DELETE FROM partitions WHERE name = ?", partition.name)
 
 
-def with_state(db: Transaction, partition: Partition) -> Partition:
-    """Return a partition with the state that its agents bring it to."""
+def with_state(db: Transaction, partition: Partition, **changes: Any) -> Partition:
+    """Return a partition with the state that its agents bring it to, and changes."""
     trouble = machines.agents_in_trouble(db, partition.cluster, partition.blocks)
     down = [agent for agent in trouble if agent.status is AgentStatus.DOWN]
     if not trouble:
-        return replace(partition, state=PartitionState.ACTIVE, reason="")
+        return replace(partition, state=PartitionState.ACTIVE, reason="", **changes)
     agent = (down or trouble)[0]
     problem = "is down" if down else "does not answer"
     return replace(
@@ -66,6 +72,7 @@ def with_state(db: Transaction, partition: Partition) -> Partition:
         state=PartitionState.ERROR if down else PartitionState.PENDING,
         reason=f"agent {agent.name} ({agent.host}:{agent.port}) {problem} until an "
         f"administrator runs: vipu-admin update agent {agent.name} --status up",
+        **changes,
     )
 
 

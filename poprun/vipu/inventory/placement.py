@@ -47,10 +47,9 @@ def make_partition(
             "Choose another name, or remove it with: vipu remove partition "
             f"{request.name}"
         )
-    partition = _place(db, request)
-    partition = replace(partition, lease=lease, created=time.time())
-    partition = partitions.with_state(db, partition)
-    partitions.store_partition(db, partition)
+    placed = _place(db, request)
+    partition = partitions.with_state(db, placed, lease=lease, created=time.time())
+    partitions.insert_partition(db, partition)
     return partition
 
 
@@ -117,8 +116,8 @@ def remove_partition(
 
 def _configure(db: Transaction, partition: Partition) -> Partition:
     """Store a partition with its IPUs configured anew."""
-    partition = replace(partition, generation=partition.generation + 1)
-    configured = partitions.with_state(db, partition)
+    generation = partition.generation + 1
+    configured = partitions.with_state(db, partition, generation=generation)
     partitions.store_partition(db, configured)
     return configured
 

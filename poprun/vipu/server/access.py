@@ -88,7 +88,10 @@ def without_leases(result: Any, known: str | None = None) -> Any:
     """Return a result with the ids of leases shortened, except for one."""
     match result:
         case Grant():
-            partition = without_leases(result.partition, result.lease.id)
+            # Most often its partition was made for it, and stays as it is.
+            if result.partition.lease in (None, result.lease.id):
+                return result
+            partition = without_leases(result.partition)
             return replace(result, partition=partition)
         case Partition() if result.lease is not None:
             return replace(result, lease=_shortened(result.lease, known))

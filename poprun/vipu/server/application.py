@@ -21,6 +21,7 @@ from starlette.routing import Route
 from poprun.vipu import errors
 from poprun.vipu.client.server_address import is_loopback
 from poprun.vipu.inventory import interface
+from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.interface import Operation
 from poprun.vipu.model import User
 from poprun.vipu.server import access, metrics, openapi
@@ -62,12 +63,12 @@ class Service:
     """
 
     def __init__(
-        self, inventory: interface.Inventory, *, secure: bool, local: bool
+        self, inventory: EmbeddedInventory, *, secure: bool, local: bool
     ) -> None:
         self._inventory = inventory
         self._secure = secure
         self._local = local
-        self._worker = Worker()
+        self._worker = Worker(inventory.together)
         metrics.WAITING.set_function(lambda: self._worker.waiting)
 
     def application(self) -> Starlette:

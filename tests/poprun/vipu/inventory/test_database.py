@@ -265,6 +265,82 @@ def test_a_change_that_fails_is_undone(path: Path) -> None:
     inventory.close()
 
 
+def make(inventory: EmbeddedInventory, name: str, size: int = 1) -> None:
+    inventory.create_partition(PartitionRequest(name=name, size=size))
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the partitions that another process finds."""
+    with closing(sqlite3.connect(path)) as other:
+        return [name for (name,) in other.execute("SELECT name FROM partitions")]
+
+
+def test_changes_made_together_are_one_transaction(path: Path) -> None:
+    with closing(EmbeddedInventory(path, host="h1")) as inventory:
+        inventory.ensure_cluster(8)
+        with inventory.together():
+            make(inventory, "P")
+            assert [each.name for each in inventory.list_partitions()] == ["P"]
+            make(inventory, "Q")
+            assert names_in(path) == []
+
+        assert names_in(path) == ["P", "Q"]
+
+
+@pytest.mark.parametrize("names", [["P", "eve", "Q"], ["eve", "P", "Q"]])
+def test_a_change_that_fails_undoes_no_other_that_is_made_with_it(
+    path: Path, names: list[str]
+) -> None:
+    def fail(inventory: EmbeddedInventory) -> None:
+        with inventory._transaction(write=True) as db:
+            db.execute("INSERT INTO users VALUES ('eve', 1, 0, '', '')")
+            raise ZeroDivisionError
+
+    with closing(EmbeddedInventory(path, host="h1")) as inventory:
+        inventory.ensure_cluster(8)
+        with inventory.together():
+            for name in names:
+                if name == "eve":
+                    with pytest.raises(ZeroDivisionError):
+                        fail(inventory)
+                else:
+                    make(inventory, name)
+
+        assert names_in(path) == ["P", "Q"]
+        assert inventory.list_users() == ()
+
+
+def test_of_changes_made_together_on_a_full_disk_none_is_made(path: Path) -> None:
+    with closing(EmbeddedInventory(path, host="h1")) as inventory:
+        inventory.ensure_cluster(64)
+        with inventory._transaction(write=False) as db:
+            (pages,) = db.execute("PRAGMA page_count").fetchone()
+        inventory._database._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+        def make_many() -> None:
+            with inventory.together():
+                make(inventory, "P")
+                with pytest.raises(InventoryFullError):
+                    fill(inventory)
+                make(inventory, "Q")
+
+        with pytest.raises(InventoryFullError, match="There is no space on the disk"):
+            make_many()
+
+        assert names_in(path) == []
+        make(inventory, "P", 64)
+
+
+def test_a_lock_refuses_changes_made_together_and_no_look(path: Path) -> None:
+    opened = EmbeddedInventory(path, host="h1", timeout_s=0.05)
+    with closing(opened), closing(EmbeddedInventory(path, host="h1")) as other:
+        opened.ensure_cluster(8)
+        with other._transaction(write=True), opened.together():
+            with pytest.raises(InventoryBusyError):
+                make(opened, "P")
+            assert len(opened.list_clusters()) == 1
+
+
 def test_what_starts_fast_imports_no_database() -> None:
     code = (
         "import sys, poprun.run, poprun.vipu.rules, poprun.vipu.leases;"

@@ -5,10 +5,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -23,7 +23,7 @@ from poprun.vipu.errors import (
     VipuRuleError,
 )
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.leases import PARENT, Grant, Holder, ProcessIdentity
+from poprun.vipu.leases import PARENT, Grant, Holder, Life, ProcessIdentity
 from poprun.vipu.liveness import Observer
 from poprun.vipu.requests import Acquisition, PartitionRequest
 
@@ -390,6 +390,48 @@ def test_a_refusal_looks_at_no_lease_of_another_machine(
             replace(asked, partition="Q", create=PartitionRequest(name="Q", size=64))
         )
     assert len(served.list_partitions()) == 1
+
+
+def refused(inventory: EmbeddedInventory, asked: Acquisition) -> bool:
+    with suppress(NoSpaceError):
+        inventory.acquire(asked)
+        return False
+    return True
+
+
+def test_requests_together_share_a_look_for_dead_holders(
+    served: EmbeddedInventory, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Acquisition(
+        holder=holder,
+        partition="P",
+        num_children=1,
+        ipus_per_child=32,
+        create=PartitionRequest(name="P", size=32),
+    )
+    other = replace(asked, partition="Q", create=PartitionRequest(name="Q", size=64))
+    served.acquire(asked)
+    looks: list[int] = []
+    look = Observer.life
+
+    def count(*args: Any) -> Life:
+        looks.append(1)
+        return look(*args)
+
+    monkeypatch.setattr(Observer, "life", count)
+    with served.together():
+        assert [refused(served, other) for _ in range(9)] == [True] * 9
+    assert len(looks) == 1
+
+    # A holder that has died before its request was performed does not go unseen.
+    dead = replace(holder, process=replace(holder.process, start_time=1))
+    with served.together():
+        assert refused(served, other)
+        served.release(served.list_leases()[0].id)
+        create = PartitionRequest(name="R", size=32)
+        theirs = replace(asked, holder=dead, partition="R", create=create)
+        served.acquire(theirs)
+        assert not refused(served, other)
 
 
 def test_a_lease_gets_the_id_that_the_job_has_drawn(
