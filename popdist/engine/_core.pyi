@@ -8,11 +8,6 @@ from popdist.engine.spec.operations import Described, Trace
 # The version of its interface, which popdist.engine checks.
 VERSION: Final[int]
 
-# The names of the fields at the head of a call's table, in their order, and their
-# format in struct: see core/python/call_table.h.
-CALL_FIELDS: Final[tuple[str, ...]]
-CALL_FORMAT: Final[str]
-
 # The most data that share_records() takes.
 RECORD_DATA_BYTES: Final[int]
 
@@ -48,8 +43,9 @@ class Comm:
         on_stall: Callable[[int, float], object],
         instance: int = -1,  # the member's name in messages; by default its rank
     ) -> Comm: ...
-    # Make the call that a table describes; a reduction needs a Split.
-    def run(self, split: Split | None, table: bytes, /) -> None: ...
+    # Make a call from the fields of an EngineCall, which may have a table in place of
+    # its arrays: see Group.all_reduce_table. A reduction needs a Split.
+    def run(self, split: Split | None, call: tuple[Any, ...], /) -> None: ...
     # End the group with a Status's error, a message, and at most 15 lost instances.
     def end(self, error: int, message: str, lost: Sequence[int] = (), /) -> None: ...
     # A failures.Ending.

@@ -1,32 +1,38 @@
-"""A call of a group as one record, and as the table that the C core reads.
+"""A call of a group as one record, and the rows in the tables of adapters."""
 
-core/python/call_table.h has the layout of the table: fields in the order of CALL_FIELDS
-and in the format CALL_FORMAT, and then numbers.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
 
-from popdist.engine import _core
 from popdist.engine.rows import Pair, Rows
 from popdist.engine.spec.dtypes import item_bytes_of
 from popdist.engine.spec.operations import DIRECT, NO_PRELUDE, Described, Operation
 
 REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER)
-MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 # Operations in which all members' arrays must have the same shape.
 _OF_ONE_SHAPE = frozenset(
-    (*REDUCING, *MESSAGES, Operation.BROADCAST, Operation.ALL_TO_ALL)
+    (
+        *REDUCING,
+        Operation.SEND,
+        Operation.RECEIVE,
+        Operation.BROADCAST,
+        Operation.ALL_TO_ALL,
+    )
 )
 
 
+# The fields of an EngineCall: a plain tuple takes less time to make.
+CallFields = tuple[
+    *tuple[Operation, Sequence[Pair], int, int, int],
+    *tuple[int, int, Operation, Sequence[int]],
+]
+
+
 class EngineCall(NamedTuple):
-    """A call of one member.
+    """A call of one member. The core reads its fields in this order.
 
     Attributes:
         arrays: For each array, the rows to read and the rows to write. A message has
@@ -67,66 +73,11 @@ class EngineCall(NamedTuple):
         about = self.root, count, self.name, self.prelude_to
         return (self.operation, self.dtype, *how, *about)
 
-    def table(self) -> bytes:
-        """Return the call as the core reads it."""
-        return table_of(*self)
-
-
-def table_of(
-    operation: Operation,
-    arrays: Sequence[Pair],
-    dtype: int,
-    reduction: int,
-    algorithm: int,
-    root: int,
-    name: int,
-    prelude_to: Operation,
-    lengths: Sequence[int],
-    /,
-) -> bytes:
-    """Return the table of a call that has these fields of an EngineCall.
-
-    Every call of a program passes here, and an EngineCall takes as long to make.
-    """
-    has_shapes = operation in _OF_ONE_SHAPE and prelude_to == NO_PRELUDE
-    numbers = [*lengths]
-    read: Sequence[int] = ()
-    written: Sequence[int] = ()
-    for source, target in arrays:
-        read, written = source.addresses, target.addresses
-        # One by one: a tuple of all of them would take twice as long.
-        shape = source.shape if has_shapes else ()
-        numbers.append(len(shape))
-        numbers += shape
-        numbers += read
-        numbers += written
-    about = operation, dtype, reduction, algorithm, root, prelude_to, name
-    rows = len(lengths), len(read), len(written)
-    return _packing(len(numbers))(*about, *rows, *numbers)
-
-
-def head_of_reduction(dtype: int, reduction: int, algorithm: int, rows: int) -> bytes:
-    """Return the head of a table of an all-reduce, whose rows share each result."""
-    about = Operation.ALL_REDUCE, dtype, reduction, algorithm, -1, NO_PRELUDE, 0
-    return _packing(0)(*about, 0, rows, 1)
-
-
-@lru_cache(maxsize=256)
-def _packing(count: int) -> Callable[..., bytes]:
-    """Return what packs the fields of a head, and so many numbers behind it."""
-    return Struct(f"{_core.CALL_FORMAT}{count}Q").pack
-
 
 @lru_cache(maxsize=1024)
 def barrier_call(name: int) -> EngineCall:
     """Return the call of a barrier."""
     return EngineCall(Operation.BARRIER, root=0, name=name)
-
-
-@lru_cache(maxsize=1024)
-def barrier_table(name: int) -> bytes:
-    """Return the table of a barrier."""
-    return barrier_call(name).table()
 
 
 def pairs_in(arrays: bytes, dtype: int, replicas: int) -> list[Pair]:

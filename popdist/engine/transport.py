@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from popdist.engine import _core
-from popdist.engine.call_table import EngineCall, barrier_call, pairs_in
+from popdist.engine.call_table import CallFields, EngineCall, barrier_call, pairs_in
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.rows import Pair, Rows
@@ -124,23 +124,8 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def run(
-        self,
-        operation: Operation,
-        arrays: Sequence[Pair],
-        dtype: int,
-        reduction: int,
-        algorithm: int,
-        root: int,
-        name: int,
-        prelude_to: Operation,
-        lengths: Sequence[int],
-        /,
-    ) -> None:
-        """Make the call that an EngineCall with these fields describes.
-
-        Its rows have been checked.
-        """
+    def run(self, call: CallFields, /) -> None:
+        """Make a call, of which the rows have been checked."""
 
     def reduce_table(
         self, arrays: bytes, dtype: int, reduction: int, algorithm: int
@@ -167,7 +152,7 @@ class Transport(ABC):
         for source, target in arrays:
             _check_pair(source, target, dtype, replicas, replicas)
         how = dtype, reduction, algorithm, -1, name, NO_PRELUDE, ()
-        self.run(_ALL_REDUCE, arrays, *how)
+        self.run((_ALL_REDUCE, arrays, *how))
 
     def reduce(
         self, source: Rows, target: Rows, reduction: int, root: int, *, name: int = 0
@@ -179,7 +164,7 @@ class Transport(ABC):
         _check_pair(source, target, source.dtype, self.replicas[self.rank], 1)
         # In steps of the direct algorithm; for one-shot there is too little to gain.
         how = source.dtype, reduction, DIRECT, root, name, NO_PRELUDE, ()
-        self.run(_REDUCE, [(source, target)], *how)
+        self.run((_REDUCE, [(source, target)], *how))
 
     def reduce_scatter(
         self, source: Rows, target: Rows, reduction: int, *, name: int = 0
@@ -195,7 +180,7 @@ class Transport(ABC):
                 f"replicas here get equal parts of {source.count}."
             )
         how = source.dtype, reduction, DIRECT, -1, name, NO_PRELUDE, ()
-        self.run(_REDUCE_SCATTER, [(source, target)], *how)
+        self.run((_REDUCE_SCATTER, [(source, target)], *how))
 
     def broadcast(
         self,
@@ -269,15 +254,15 @@ class Transport(ABC):
 
     def send(self, row: Rows, to: int) -> None:
         """Send a row to one member, which must receive one like it."""
-        self.run(*EngineCall(Operation.SEND, [(row, row)], row.dtype, root=to))
+        self.run(EngineCall(Operation.SEND, [(row, row)], row.dtype, root=to))
 
     def receive(self, row: Rows, source: int) -> None:
         """Overwrite the row with the one that member `source` sends."""
-        self.run(*EngineCall(Operation.RECEIVE, [(row, row)], row.dtype, root=source))
+        self.run(EngineCall(Operation.RECEIVE, [(row, row)], row.dtype, root=source))
 
     def barrier(self, name: int = 0) -> None:
         """Return when all members have called it."""
-        self.run(*barrier_call(name))
+        self.run(barrier_call(name))
 
     def _run_exchange(
         self,
@@ -289,12 +274,14 @@ class Transport(ABC):
         name: int,
         prelude_to: Operation = NO_PRELUDE,
     ) -> None:
-        source.check_single()
-        target.check_single()
+        if not len(source.addresses) == len(target.addresses) == 1:
+            source.check_single()
+            target.check_single()
         # In a scatter only the root's source counts.
         dtype = target.dtype if operation is _SCATTER else source.dtype
-        about = dtype, 0, DIRECT, root, name, prelude_to, lengths
-        self.run(operation, [(source, target)], *about)
+        arrays = ((source, target),)
+        how = dtype, 0, DIRECT, root, name, prelude_to, lengths
+        self.run((operation, arrays, *how))
 
 
 def _check_pair(

@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from popdist import session
-from popdist.engine.call_table import EngineCall
+from popdist.engine.call_table import CallFields, EngineCall
 from popdist.engine.failures import (
     Ending,
     ErrorFields,
@@ -250,7 +250,7 @@ class ExchangingTransport(Transport):
                     raise self._failure()
         return [frames[i][2] for i in range(len(self.instances))]
 
-    def run(self, *fields: Any) -> None:
+    def run(self, fields: CallFields) -> None:
         call = EngineCall(*fields)
         match call.operation:
             case Operation.SEND:

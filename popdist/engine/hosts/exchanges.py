@@ -188,7 +188,7 @@ class HostExchanges:
 
     def _barrier_on_host(self) -> None:
         if len(self._layout.local_ranks) > 1:
-            self._member.comm.run(None, EngineCall(Operation.BARRIER).table())
+            self._member.comm.run(None, EngineCall(Operation.BARRIER))
 
     def _exchange(
         self,
@@ -201,7 +201,7 @@ class HostExchanges:
         shape = (sum(lengths),)
         arrays = [(Rows((source,), shape, BYTES), Rows((target,), shape, BYTES))]
         call = EngineCall(operation, arrays, BYTES, root=root, lengths=lengths)
-        self._member.comm.run(None, call.table())
+        self._member.comm.run(None, call)
 
     def _all_to_all_on_host(self, source: int, target: int, each: int) -> None:
         """Exchange the parts of this host's members, which need not lie together."""

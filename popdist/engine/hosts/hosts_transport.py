@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 from popdist.engine import _core
-from popdist.engine.call_table import REDUCING, EngineCall
+from popdist.engine.call_table import REDUCING, CallFields, EngineCall
 from popdist.engine.hosts.exchanges import HostExchanges
 from popdist.engine.hosts.hosts_member import HostsMember
 from popdist.engine.hosts.meeting import MeetOverHosts
@@ -74,10 +74,10 @@ class HostsTransport(ArenaTransport):
     def allocate(self, nbytes: int) -> None:
         """Return None: members on different hosts share no memory."""
 
-    def run(self, *fields: Any) -> None:
+    def run(self, fields: CallFields) -> None:
         call = EngineCall(*fields)
         if call.operation in REDUCING:
-            self._run_table(call.table())
+            self._member.reduce(self._split, call)
             return
         [(source, target)] = call.arrays or [(_NO_ROW, _NO_ROW)]
         root, lengths, exchanges = call.root, tuple(call.lengths), self._exchanges
@@ -100,9 +100,6 @@ class HostsTransport(ArenaTransport):
                 step = partial(exchanges.all_to_all, source, target)
         details = lengths, call.agreed_shapes()
         self._member.run(call.description(), details, step, [source, target])
-
-    def _run_table(self, table: bytes) -> None:
-        self._member.reduce(self._split, table)
 
 
 # Read and written by a barrier.

@@ -54,7 +54,7 @@ def _run_on_host(
     member: HostsMember, operation: Operation, row: Rows, peer: int
 ) -> None:
     call = EngineCall(operation, [(row, row)], row.dtype, root=peer)
-    member.comm.run(None, call.table())
+    member.comm.run(None, call)
 
 
 def _parts(row: Rows) -> Iterator[tuple[int, int]]:

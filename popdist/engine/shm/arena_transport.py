@@ -3,13 +3,13 @@
 In both, members of a host share an arena, which the core uses.
 """
 
-from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
-from popdist.engine.call_table import head_of_reduction
+from popdist.engine.call_table import EngineCall
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.shm_member import ShmMember
-from popdist.engine.spec.operations import ALGORITHM_NAMES, ALGORITHMS
+from popdist.engine.spec.operations import ALGORITHM_NAMES, ALGORITHMS, Operation
 from popdist.engine.transport import Core, Transport
 from popdist.engine.tuning import cores_of_members
 
@@ -63,10 +63,6 @@ class ArenaTransport(Transport):
     def reduce_table(
         self, arrays: bytes, dtype: int, reduction: int, algorithm: int
     ) -> None:
-        rows = self.replicas[self.rank]
-        head = head_of_reduction(dtype, reduction, algorithm, rows)
-        self._run_table(head + arrays)
-
-    @abstractmethod
-    def _run_table(self, table: bytes) -> None:
-        """Make a call that the core makes as a whole."""
+        # The core reads a table by itself.
+        table: Any = arrays
+        self.run(EngineCall(Operation.ALL_REDUCE, table, dtype, reduction, algorithm))

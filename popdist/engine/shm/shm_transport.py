@@ -1,10 +1,10 @@
 """The transport of one host: rows go through shared memory."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 from popdist.engine import _core
-from popdist.engine.call_table import barrier_table, table_of
+from popdist.engine.call_table import CallFields
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.arena import Meeting
@@ -55,15 +55,9 @@ class ShmTransport(ArenaTransport):
         is_equal = tuple(replicas) == self.replicas
         return self if is_equal else type(self)(self.member, replicas)
 
-    def run(self, *call: Any) -> None:
-        self._run_table(table_of(*call))
-
-    def barrier(self, name: int = 0) -> None:
-        self._run_table(barrier_table(name))
-
-    def _run_table(self, table: bytes) -> None:
+    def run(self, call: CallFields) -> None:
         try:
-            self._comm.run(self._split, table)
+            self._comm.run(self._split, call)
             return
         except _core.Failure:
             # Explained below: Ctrl-C while that is done must not show this exception.

@@ -10,12 +10,16 @@ from popdist.engine import _core
 from popdist.engine.call_table import EngineCall
 from popdist.engine.calls.array_rows import rows_of
 from popdist.engine.group import Group
-from popdist.engine.spec.operations import Operation
+from popdist.engine.rows import Rows
+from popdist.engine.spec.dtypes import DTYPES
+from popdist.engine.spec.operations import RING, Operation
 from popdist.errors import MismatchError
 from tests.popdist.engine.members import SMALL, Me, group_of, results, run
 from tests.popdist.engine.samples import Array, same
 
 Pair = tuple[list[Array], list[Array]]
+
+FLOAT32 = DTYPES["float32"]
 
 
 def alone(replicas: tuple[int, ...] | None = None) -> Group:
@@ -311,60 +315,98 @@ def test_a_member_counts_its_reductions_by_how_they_were_carried_out() -> None:
     assert results(2, member) == [((0, 0, 0, 0), (2, 3, 5, 1))] * 2
 
 
-def of_words(*numbers: int) -> bytes:
-    return np.array(numbers, np.int64).tobytes()
-
-
-# The heads of tables: see CALL_FIELDS. A row of 3 float32 is read and written.
-BROADCAST = Operation.BROADCAST, 0, 0, 1, 0, 0, 0
-SUM = Operation.ALL_REDUCE, 0, 0, -1, -1, 0, 0
-SEND_TO_7 = Operation.SEND, 0, 0, 1, 7, 0, 0
+ROW = rows_of([np.ones(3, np.float32)])
+TWO_ROWS = Rows(ROW.addresses * 2, (3,), FLOAT32)
+MANY_AXES = Rows(ROW.addresses, (1,) * 255, FLOAT32)
+BROADCAST, SUM = Operation.BROADCAST, Operation.ALL_REDUCE
+SCATTERED_SUM = Operation.REDUCE_SCATTER
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("call", "message"),
     [
-        (b"", "not one of a call"),
-        (of_words(*BROADCAST, 0, 1), "not one of a call"),
-        (of_words(Operation.NEGOTIATION, *BROADCAST[1:], 0, 0, 0), "not one of a call"),
-        (of_words(-1, *BROADCAST[1:], 0, 0, 0), "not one of a call"),
-        (
-            of_words(Operation.BROADCAST, 13, 0, 1, 0, 0, 0, 0, 1, 1),
-            "not one of a call",
-        ),
-        (of_words(Operation.ALL_REDUCE, 0, 6, *SUM[3:], 0, 1, 1), "not one of a call"),
-        (of_words(*BROADCAST, 2, 1, 1, 12), "not one of a call"),
-        (of_words(*BROADCAST, 0, -1, 1), "not one of a call"),
-        (of_words(*BROADCAST, 1, 1, 1, 12), "ends within one"),
-        (of_words(*BROADCAST, 1, 1, 1, 12, 255, *[1] * 257), "ends within one"),
-        (of_words(*BROADCAST, 1, 1, 1, 12, 1, 3, 64), "ends within one"),
-        (of_words(*BROADCAST, 1, 2, 1, 12, 0, 64, 64, 64), "one row to read and one"),
-        (of_words(*BROADCAST, 0, 1, 1, 1, 3, 64, 64), "0 lengths .* 1 members"),
-        (of_words(*SUM, 0, 2, 1, 1, 3, 64, 64, 64), "2 rows to read and 1 to write"),
-        (of_words(*SUM, 0, 1, 0, 1, 3, 64), "1 rows to read and 0 to write"),
-        (of_words(*SUM, 0, 1, 1, 1, 3, 64), "ends within one"),
-        (of_words(*SEND_TO_7, 0, 1, 1, 1, 3, 64, 64), "has no member 7"),
+        (EngineCall(Operation.NEGOTIATION), "no operation 11"),
+        (EngineCall(-1), "no operation -1"),
+        (EngineCall(BROADCAST, [(ROW, ROW)], 13), "no dtype 13"),
+        (EngineCall(SUM, [(ROW, ROW)], reduction=6), "no reduction 6"),
+        (EngineCall(BROADCAST, [(ROW, ROW)]), "0 lengths .* 1 members"),
+        (EngineCall(BROADCAST, [(ROW, ROW)], lengths=[12] * 2), "2 lengths .* 1"),
+        (EngineCall(BROADCAST, [(ROW, ROW)], lengths=[12] * 257), "257 .* at most 256"),
+        (EngineCall(BROADCAST, lengths=[12]), "0 arrays, but needs one"),
+        (EngineCall(BROADCAST, [(ROW, ROW)] * 2, lengths=[12]), "2 arrays, but needs"),
+        (EngineCall(BROADCAST, [(ROW, TWO_ROWS)], lengths=[12]), "1 rows .* and 2 to"),
+        (EngineCall(BROADCAST, [(TWO_ROWS, ROW)], lengths=[12]), "2 rows .* reads 1"),
+        (EngineCall(BROADCAST, [(MANY_AXES, ROW)], lengths=[12]), "255 axes"),
+        (EngineCall(SUM, [(TWO_ROWS, ROW)]), "2 rows .* and 1 to be written"),
+        (EngineCall(SUM, [(ROW, TWO_ROWS)]), "1 rows .* and 2 to be written"),
+        (EngineCall(SUM, [(ROW, ROW), (MANY_AXES, ROW)]), "255 axes.* at most 254"),
+        (EngineCall(SCATTERED_SUM), "0 arrays, but needs one"),
+        (EngineCall(SCATTERED_SUM, [(ROW, ROW)] * 2), "2 arrays, but needs one"),
+        (EngineCall(Operation.SEND, [(ROW, ROW)], root=7), "has no member 7"),
     ],
 )
-def test_a_table_that_is_not_one_of_a_call_is_refused(
-    table: bytes, message: str
+def test_a_call_that_no_member_can_make_is_refused(
+    call: EngineCall, message: str
 ) -> None:
     group = alone()
-    core = group.transport.core
-    assert core is not None
     with pytest.raises(ValueError, match=message):
-        core.comm.run(core.split, table)
+        group.transport.run(call)
     # Nothing has begun.
     assert group.all_reduce(np.ones(2)).tolist() == [1, 1]
     group.close()
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [*EngineCall(BROADCAST)],
+        EngineCall(BROADCAST)[:-1],
+        (None, *EngineCall(BROADCAST)[1:]),
+        EngineCall(BROADCAST, [[ROW, ROW]], lengths=[12]),
+        EngineCall(SUM, [(ROW,)]),
+        EngineCall(SUM, [(ROW, None)]),
+        EngineCall(SUM, None),
+    ],
+)
+def test_fields_of_other_types_are_refused(fields: Any) -> None:
+    group = alone()
+    with pytest.raises((TypeError, SystemError, IndexError, AttributeError)):
+        group.transport.run(fields)
+    group.close()
+
+
+def test_the_core_reads_each_field_of_a_call() -> None:
+    longs = rows_of([np.ones(3, np.int64)])
+
+    def member(me: Me) -> Any:
+        group = me.join()
+        root = {"dtype": longs.dtype, "root": 1, "name": 7}
+        pair = [(longs, longs)]
+        lengths = [16, 8]
+        shared = Operation.BROADCAST, pair
+        calls = [
+            EngineCall(SUM, pair, longs.dtype, reduction=2, algorithm=RING, name=5),
+            EngineCall(Operation.REDUCE, pair, reduction=3, **root),
+            EngineCall(*shared, lengths=[24] * 2, **root),
+            EngineCall(*shared, lengths=[24] * 2, prelude_to=Operation.SCATTER, **root),
+            EngineCall(Operation.GATHER, pair, lengths=lengths, **root),
+        ]
+        seen: list[Any] = []
+        group.set_trace(lambda call, *_: seen.append(call))
+        for call in calls:
+            group.transport.run(call)
+        group.close()
+        return seen == [call.description() for call in calls]
+
+    assert results(2, member) == [True, True]
+
+
 def test_a_reduction_needs_a_split() -> None:
     group = alone()
     row = rows_of([np.ones(3, np.float32)])
-    table = EngineCall(Operation.ALL_REDUCE, [(row, row)]).table()
+    call = EngineCall(Operation.ALL_REDUCE, [(row, row)])
     with pytest.raises(TypeError, match="needs a Split"):
-        group.transport.core.comm.run(None, table)
+        group.transport.core.comm.run(None, call)
     group.close()
 
 
@@ -372,11 +414,11 @@ def test_a_call_that_is_refused_keeps_nothing() -> None:
     group = alone()
     x = np.ones(3, np.float32)
     row = rows_of([x])
-    table = EngineCall(
-        Operation.BROADCAST, [(row, row)], root=0, lengths=[12] * 2
-    ).table()
+    broadcast = EngineCall(Operation.BROADCAST, [(row, row)], root=0, lengths=[12] * 2)
+    two_rows = EngineCall(Operation.ALL_REDUCE, [(TWO_ROWS, row)])
     calls: list[Callable[[], Any]] = [
-        lambda: group.transport.member.comm.run(None, table),
+        lambda: group.transport.run(broadcast),
+        lambda: group.transport.run(two_rows),
         lambda: group.all_reduce(x, out=np.ones((3, 1), np.float32)),
         lambda: group.grouped_all_reduce([x], out=[np.ones((3, 1), np.float32)]),
     ]

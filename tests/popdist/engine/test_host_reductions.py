@@ -149,7 +149,7 @@ class Member:
         made = call_table.EngineCall(
             call.operation, pairs, *about, call.root, call.name
         )
-        self.comm.run(self.split, made.table())
+        self.comm.run(self.split, made)
 
     def scattered(self, call: Call) -> Array:
         """Return this member's part of the result of a reduce_scatter of one array."""
@@ -159,7 +159,7 @@ class Member:
         pairs = [(replica_rows(x), replica_rows(out[np.newaxis]))]
         about = code_of(x.dtype), REDUCTIONS[call.op], DIRECT, -1, call.name
         made = call_table.EngineCall(Operation.REDUCE_SCATTER, pairs, *about)
-        self.comm.run(self.split, made.table())
+        self.comm.run(self.split, made)
         return out
 
     def reduced(self, call: Call) -> list[Array]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from popdist.engine.call_table import EngineCall
+from popdist.engine.call_table import CallFields, EngineCall
 from popdist.engine.group import Group
 from popdist.engine.rows import Rows
 from popdist.engine.spec.dtypes import DTYPES, REDUCTIONS, code_of, item_bytes_of
@@ -144,11 +144,11 @@ class Loopback(ThreadTransport):
 
     requests: list[Any]
 
-    def run(self, *fields: Any) -> None:
+    def run(self, fields: CallFields) -> None:
         call = EngineCall(*fields)
         shapes = [source.shape for source, _ in call.arrays]
         self.requests.append((call.operation, shapes, call.root))
-        super().run(*fields)
+        super().run(fields)
 
 
 def test_a_group_calls_nothing_but_its_transport() -> None:

@@ -1,239 +1,326 @@
-/* The calls of a member's endpoint: each is described by a table. */
-#include "python/call_table.h"
+/* The calls of a member's endpoint: Python describes each by the fields of an EngineCall. */
 #include "python/comm_object.h"
 
 #include "hosts/reduce.h"
 #include "move/exchange.h"
 
-#include <string.h>
-
 /* TensorFlow's tensors have at most 254 axes, numpy's arrays 64. */
 enum { MOST_AXES = 254 };
 
-typedef struct {
-    call_head head;
-    const uint64_t *lengths;
-    const uint64_t *at, *end; /* the arrays that are still to be read */
-} call_table;
+static PyObject *name_addresses, *name_shape;
 
-/* One array of a table. */
-typedef struct {
-    uint64_t count; /* elements of a row */
-    const uint64_t *sources, *targets;
-} table_array;
+/* The places of the fields of an EngineCall, which popdist/engine/call_table.py describes. */
+enum {
+    OPERATION, ARRAYS, DTYPE, REDUCTION, ALGORITHM, ROOT, NAME, PRELUDE_TO, LENGTHS, FIELDS
+};
 
-static bool table_open(call_table *t, const Py_buffer *view)
+typedef struct {
+    int op, type, reduction, algorithm, root, prelude_to;
+    uint64_t name;
+    PyObject *arrays, *lengths;
+} call_fields;
+
+static int number_at(PyObject *fields, Py_ssize_t place)
 {
-    const size_t head_words = sizeof t->head / sizeof(uint64_t);
-    const size_t words = (size_t)view->len / sizeof(uint64_t);
-    const call_head *h = &t->head;
-    const uint64_t *begin = view->buf;
-    bool is_valid = words >= head_words && (uintptr_t)begin % sizeof *begin == 0;
-    if (is_valid)
-        memcpy(&t->head, begin, sizeof t->head);
-    is_valid = is_valid && h->operation >= 0 && h->operation < NEGOTIATION && h->dtype >= 0
-               && h->dtype < DTYPES && h->reduction >= 0 && h->reduction <= REDUCTIONS
-               && h->num_lengths <= words - head_words && h->num_sources <= MAX_LEAVES
-               && h->num_targets <= MAX_LEAVES;
-    if (!is_valid) {
-        PyErr_SetString(PyExc_ValueError, "The table is not one of a call.");
+    return (int)PyLong_AsLong(PyTuple_GetItem(fields, place));
+}
+
+/* PyArg_ParseTuple() would take three times as long. */
+static bool fields_from(PyObject *given, call_fields *f)
+{
+    if (!PyTuple_Check(given) || PyTuple_Size(given) != FIELDS) {
+        PyErr_Format(PyExc_TypeError, "A call has a tuple of %d fields.", FIELDS);
         return false;
     }
-    t->lengths = begin + head_words;
-    t->at = t->lengths + h->num_lengths;
-    t->end = begin + words;
+    *f = (call_fields){
+        .op = number_at(given, OPERATION),
+        .type = number_at(given, DTYPE),
+        .reduction = number_at(given, REDUCTION),
+        .algorithm = number_at(given, ALGORITHM),
+        .root = number_at(given, ROOT),
+        .prelude_to = number_at(given, PRELUDE_TO),
+        .name = PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, NAME)),
+        .arrays = PyTuple_GetItem(given, ARRAYS),
+        .lengths = PyTuple_GetItem(given, LENGTHS),
+    };
+    if (PyErr_Occurred())
+        return false;
+    if (f->op >= 0 && f->op < NEGOTIATION && f->type >= 0 && f->type < DTYPES
+        && f->reduction >= 0 && f->reduction <= REDUCTIONS)
+        return true;
+    PyErr_Format(PyExc_ValueError, "There is no operation %d, no dtype %d or no reduction %d.",
+                 f->op, f->type, f->reduction);
+    return false;
+}
+
+/* --- Rows */
+
+/* Read the addresses of at most so many rows. Return how many there are, or -1 with an
+ * exception. */
+static Py_ssize_t addresses_from(PyObject *rows, char **to, Py_ssize_t most)
+{
+    PyObject *addresses = PyObject_GetAttr(rows, name_addresses);
+    const Py_ssize_t count = addresses ? PyTuple_Size(addresses) : -1;
+    for (Py_ssize_t i = 0; i < count && i < most; i++)
+        to[i] = PyLong_AsVoidPtr(PyTuple_GetItem(addresses, i));
+    Py_XDECREF(addresses);
+    return PyErr_Occurred() ? -1 : count;
+}
+
+/* Count the elements of a row, and mix the lengths of its axes into a hash. */
+static bool shape_from(PyObject *rows, uint64_t *count, uint64_t *shapes_hash)
+{
+    ssize_t lengths[MOST_AXES];
+    PyObject *shape = PyObject_GetAttr(rows, name_shape);
+    const Py_ssize_t axes = shape ? PyTuple_Size(shape) : -1;
+    if (axes > MOST_AXES)
+        PyErr_Format(PyExc_ValueError, "An array has %zd axes, but can have at most %d.", axes,
+                     MOST_AXES);
+    *count = 1;
+    for (Py_ssize_t axis = 0; axis < axes && axes <= MOST_AXES; axis++) {
+        lengths[axis] = PyLong_AsSsize_t(PyTuple_GetItem(shape, axis));
+        *count *= (uint64_t)lengths[axis];
+    }
+    Py_XDECREF(shape);
+    if (PyErr_Occurred())
+        return false;
+    *shapes_hash = hash_with_shape(*shapes_hash, lengths, (int)axes);
     return true;
 }
 
-/* Read the next array, and mix its axes into a hash. False, with an exception, if the
- * table ends within it. */
-static bool table_next(call_table *t, table_array *array, uint64_t *shapes_hash)
-{
-    const uint64_t rows = t->head.num_sources + t->head.num_targets;
-    const uint64_t axes = t->at < t->end ? *t->at++ : MOST_AXES + 1;
-    ssize_t axis_lengths[MOST_AXES];
-    if (axes > MOST_AXES || (uint64_t)(t->end - t->at) < axes + rows) {
-        PyErr_SetString(PyExc_ValueError, "The table of arrays ends within one.");
-        return false;
-    }
-    array->count = 1;
-    for (uint64_t axis = 0; axis < axes; axis++) {
-        axis_lengths[axis] = (ssize_t)t->at[axis];
-        array->count *= t->at[axis];
-    }
-    *shapes_hash = hash_with_shape(*shapes_hash, axis_lengths, (int)axes);
-    array->sources = t->at + axes;
-    array->targets = array->sources + t->head.num_sources;
-    t->at += axes + rows;
-    return true;
-}
+/* The rows of one array: where they lie, the elements of a row, and a hash of its shape. */
+typedef struct {
+    char **in, **out;
+    uint64_t count, shapes_hash;
+} row_pair;
 
-static char *pointer(uint64_t address)
+/* Read the rows of one of a call's arrays: so many to read, and one or as many to write,
+ * with room for as many of both. */
+static bool pair_from(PyObject *arrays, Py_ssize_t i, uint32_t rows, bool has_shape, row_pair *p)
 {
-    return (char *)(uintptr_t)address;
+    PyObject *pair = PySequence_GetItem(arrays, i);
+    PyObject *source = pair ? PyTuple_GetItem(pair, 0) : NULL;
+    PyObject *target = source ? PyTuple_GetItem(pair, 1) : NULL;
+    const bool is_pair = target && (!has_shape || shape_from(source, &p->count, &p->shapes_hash));
+    const Py_ssize_t sources = is_pair ? addresses_from(source, p->in, rows) : -1;
+    const Py_ssize_t targets = sources < 0 ? -1 : addresses_from(target, p->out, rows);
+    Py_XDECREF(pair);
+    if (targets >= 0 && (sources != rows || (targets != 1 && targets != rows)))
+        PyErr_Format(PyExc_ValueError,
+                     "%zd rows of an array are to be read and %zd to be written, but this "
+                     "call reads %u, and writes 1 or as many.", sources, targets, rows);
+    for (uint32_t row = 1; targets == 1 && row < rows; row++)
+        p->out[row] = p->out[0];
+    return !PyErr_Occurred();
 }
 
 /* --- Reductions */
 
-/* Read all arrays as segments, with room for their addresses. */
-static bool read_segments(call *k, call_table *t, segment *to, char **addresses)
+static status reduce_segments(CommObject *self, call *k, int wanted)
 {
-    const uint64_t rows = t->head.num_sources, targets = t->head.num_targets;
-    table_array array;
-    k->segments = to;
-    while (t->at < t->end) {
-        if (!table_next(t, &array, &k->shapes_hash))
+    if (k->op == REDUCE_SCATTER) {
+        /* The only array has one target, for all of this member's shares. */
+        const segment whole = {k->segments->count, k->segments->in, NULL};
+        char *out = k->segments->out[0];
+        k->segments = &whole;
+        return k->split->over_hosts ? reduce_over_hosts(k, out) : reduce_scatter(k, out);
+    }
+    reduce_prepare(k, wanted);
+    const status s = k->split->over_hosts ? reduce_over_hosts(k, NULL) : reduce_run(k);
+    if (s == DONE)
+        self->runs[self->c.ran]++;
+    return s;
+}
+
+PyObject *comm_reduce(CommObject *self, call *k, int wanted)
+{
+    const uint64_t rows = k->split->rows[k->split->rank];
+    if (!enter(self, k->total * rows * element_bytes(k->type)))
+        return NULL;
+    return leave(self, reduce_segments(self, k, wanted));
+}
+
+PyObject *comm_reduce_row(CommObject *self, call *k, int wanted, char *in, char *out,
+                          uint64_t count)
+{
+    const ssize_t length = (ssize_t)count;
+    const segment whole = {count, &in, &out};
+    k->segments = &whole;
+    k->count_of_segments = 1;
+    k->total = count;
+    k->shapes_hash = hash_with_shape(0, &length, 1);
+    return comm_reduce(self, k, wanted);
+}
+
+static void add_segment(call *k, segment *to, char **addresses, uint64_t count)
+{
+    const uint32_t rows = k->split->rows[k->split->rank];
+    *to = (segment){count, addresses, addresses + rows};
+    k->total += count;
+    k->count_of_segments++;
+}
+
+static bool read_arrays(call *k, PyObject *arrays, Py_ssize_t count, segment *to,
+                        char **addresses)
+{
+    const uint32_t rows = k->split->rows[k->split->rank];
+    for (Py_ssize_t i = 0; i < count; i++) {
+        row_pair p = {addresses, addresses + rows, 0, k->shapes_hash};
+        if (!pair_from(arrays, i, rows, true, &p))
             return false;
-        for (uint64_t row = 0; row < rows; row++) {
-            addresses[row] = pointer(array.sources[row]);
-            addresses[rows + row] = pointer(array.targets[targets > 1 ? row : 0]);
-        }
-        *to++ = (segment){array.count, addresses, addresses + rows};
+        k->shapes_hash = p.shapes_hash;
+        add_segment(k, to + i, addresses, p.count);
         addresses += 2 * rows;
-        k->total += array.count;
-        k->count_of_segments++;
     }
     return true;
 }
 
-/* Carry a reduction out, and count its algorithm. */
-static status reduce_segments(CommObject *self, call *k, int wanted)
+/* Read the arrays of a table: see Group.all_reduce_table(). */
+static bool read_table(call *k, const char *table, size_t words, segment *to,
+                       char **addresses)
 {
-    if (k->op != REDUCE_SCATTER) {
-        reduce_prepare(k, wanted);
-        return reduce_counted(self, k);
+    const uint64_t *at = (const uint64_t *)(uintptr_t)table;
+    const uint32_t rows = k->split->rows[k->split->rank];
+    const uint64_t *end = at + words;
+    ssize_t lengths[MOST_AXES];
+    while (at < end) {
+        const uint64_t axes = *at++;
+        if (axes > MOST_AXES || (uint64_t)(end - at) < axes + rows + 1) {
+            PyErr_SetString(PyExc_ValueError, "The table of arrays ends within one.");
+            return false;
+        }
+        uint64_t count = 1;
+        for (uint64_t axis = 0; axis < axes; axis++) {
+            lengths[axis] = (ssize_t)at[axis];
+            count *= at[axis];
+        }
+        k->shapes_hash = hash_with_shape(k->shapes_hash, lengths, (int)axes);
+        at += axes;
+        for (uint32_t row = 0; row < rows; row++) {
+            addresses[row] = (char *)(uintptr_t)at[row];
+            addresses[rows + row] = (char *)(uintptr_t)at[rows];
+        }
+        at += rows + 1;
+        add_segment(k, to++, addresses, count);
+        addresses += 2 * rows;
     }
-    /* The only array has one target, for all of this member's shares. */
-    const segment whole = {k->segments->count, k->segments->in, NULL};
-    char *out = k->segments->out[0];
-    k->segments = &whole;
-    return k->split->over_hosts ? reduce_over_hosts(k, out) : reduce_scatter(k, out);
+    return true;
 }
 
-static PyObject *make_reduction(CommObject *self, const replica_split *split, call_table *t)
+static PyObject *run_reduction(CommObject *self, PyObject *split, const call_fields *f)
 {
-    const call_head *h = &t->head;
-    const uint32_t rows = split->rows[split->rank];
-    if (h->num_sources != rows || (h->num_targets != 1 && h->num_targets != rows))
-        return PyErr_Format(PyExc_ValueError,
-                            "The table has %llu rows to read and %llu to write of each array, "
-                            "but this member has %u.", (unsigned long long)h->num_sources,
-                            (unsigned long long)h->num_targets, rows);
-    call k = call_of(&self->c, split, (operation)h->operation, (int)h->dtype, (long)h->reduction);
-    k.root = (int)h->root;
-    k.name = h->name;
-    const size_t most = (size_t)(t->end - t->at) / (1 + rows + h->num_targets);
+    if (Py_TYPE(split) != split_type)
+        return PyErr_Format(PyExc_TypeError, "A reduction needs a Split.");
+    call k = call_of(&self->c, split_of(split), (operation)f->op, f->type, f->reduction);
+    k.root = f->root;
+    k.name = f->name;
+    const char *table = PyBytes_Check(f->arrays) ? PyBytes_AsString(f->arrays) : NULL;
+    const Py_ssize_t given = PyObject_Size(f->arrays);
+    if (given < 0)
+        return NULL;
+    const size_t rows = k.split->rows[k.split->rank], words = (size_t)given / sizeof(uint64_t);
+    const size_t most = table ? words / (rows + 2) : (size_t)given;
     segment *segments = PyMem_Calloc(most + 1, sizeof *segments);
     char **addresses = PyMem_Calloc(2 * rows * most + 1, sizeof *addresses);
+    k.segments = segments;
     PyObject *result = NULL;
     if (!segments || !addresses)
         PyErr_NoMemory();
-    else if (read_segments(&k, t, segments, addresses)
-             && enter(self, k.total * element_bytes(k.type) * rows))
-        result = leave(self, reduce_segments(self, &k, (int)h->algorithm));
+    else if (k.op == REDUCE_SCATTER && most != 1)
+        PyErr_Format(PyExc_ValueError, "The call has %zu arrays, but needs one.", most);
+    else if (table ? read_table(&k, table, words, segments, addresses)
+                   : read_arrays(&k, f->arrays, given, segments, addresses))
+        result = comm_reduce(self, &k, f->algorithm);
     PyMem_Free(segments);
     PyMem_Free(addresses);
     return result;
 }
 
-/* --- Exchanges */
+/* --- Exchanges and messages */
 
-static PyObject *make_exchange(CommObject *self, const call_table *t, const table_array *array,
-                               uint64_t shapes_hash)
+static bool only_pair_from(const call_fields *f, bool has_shape, row_pair *p)
 {
-    const call_head *h = &t->head;
-    uint64_t all = 0;
-    if (h->num_lengths != (uint64_t)self->c.size)
-        return PyErr_Format(PyExc_ValueError, "%llu lengths are given for %d members.",
-                            (unsigned long long)h->num_lengths, self->c.size);
-    for (uint64_t i = 0; i < h->num_lengths; i++)
-        all += t->lengths[i];
+    const Py_ssize_t count = PySequence_Size(f->arrays);
+    if (count >= 0 && count != 1)
+        PyErr_Format(PyExc_ValueError, "The call has %zd arrays, but needs one.", count);
+    return count == 1 && pair_from(f->arrays, 0, 1, has_shape, p);
+}
+
+static PyObject *run_exchange(CommObject *self, const call_fields *f)
+{
+    char *in, *out;
+    row_pair p = {&in, &out, 0, 0};
+    /* The rows of a prelude are headers, which all have one shape. */
+    const bool have_one_shape = f->prelude_to == NO_PRELUDE
+                                && (f->op == BROADCAST || f->op == ALL_TO_ALL);
+    uint64_t lengths[MAX_MEMBERS], all = 0;
+    const Py_ssize_t count = numbers_from(f->lengths, lengths, MAX_MEMBERS);
+    if (count < 0 || !only_pair_from(f, have_one_shape, &p))
+        return NULL;
+    if (count != self->c.size)
+        return PyErr_Format(PyExc_ValueError, "%zd lengths are given for %d members.", count,
+                            self->c.size);
+    for (Py_ssize_t i = 0; i < count; i++)
+        all += lengths[i];
     const exchange x = {
         .c = &self->c,
-        .op = (operation)h->operation,
-        .prelude_to = (operation)h->prelude_to,
-        .type = (dtype)h->dtype,
-        .name = h->name,
-        .root = (int)h->root,
-        .lengths = t->lengths,
-        .shapes_hash = shapes_hash,
-        .in = pointer(array->sources[0]),
-        .out = pointer(array->targets[0]),
+        .op = (operation)f->op,
+        .prelude_to = (operation)f->prelude_to,
+        .type = (dtype)f->type,
+        .name = f->name,
+        .root = f->root,
+        .lengths = lengths,
+        .shapes_hash = p.shapes_hash,
+        .in = in,
+        .out = out,
     };
     if (!enter_step(self, all))
         return NULL;
     return leave(self, exchange_run(&x));
 }
 
-static PyObject *make_message(CommObject *self, const call_head *h, const table_array *array)
+static PyObject *run_message(CommObject *self, const call_fields *f)
 {
-    const dtype type = (dtype)h->dtype;
-    const uint64_t bytes = array->count * element_bytes(type);
-    char *row = pointer(array->sources[0]);
-    if (h->root < 0 || h->root >= self->c.size)
-        return PyErr_Format(PyExc_ValueError, "The group has no member %lld.",
-                            (long long)h->root);
+    const dtype type = (dtype)f->type;
+    char *row, *same;
+    row_pair p = {&row, &same, 0, 0};
+    if (!only_pair_from(f, true, &p))
+        return NULL;
+    if (f->root < 0 || f->root >= self->c.size)
+        return PyErr_Format(PyExc_ValueError, "The group has no member %d.", f->root);
+    const uint64_t bytes = p.count * element_bytes(type);
     if (!enter_step(self, bytes))
         return NULL;
-    return leave(self, h->operation == SEND
-                           ? send_message(&self->c, (int)h->root, type, row, bytes)
-                           : receive_message(&self->c, (int)h->root, type, row, bytes));
+    return leave(self, f->op == SEND ? send_message(&self->c, f->root, type, row, bytes)
+                                     : receive_message(&self->c, f->root, type, row, bytes));
 }
 
-static PyObject *make_step(CommObject *self, call_table *t)
+/* Takes a Split, or None if the call is no reduction, and the fields of an EngineCall. */
+PyObject *comm_run(CommObject *self, PyObject *const *args, Py_ssize_t count)
 {
-    const call_head *h = &t->head;
-    table_array array;
-    uint64_t shapes_hash = 0;
-    if (h->operation == BARRIER)
-        return enter_step(self, 0) ? leave(self, barrier_run(&self->c, h->name)) : NULL;
-    if (h->num_sources != 1 || h->num_targets != 1)
-        return PyErr_Format(PyExc_ValueError, "An exchange has one row to read and one to write.");
-    if (!table_next(t, &array, &shapes_hash))
+    call_fields f;
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "A Split and the fields of a call are needed.");
+    if (!fields_from(args[1], &f))
         return NULL;
-    if (h->operation == SEND || h->operation == RECEIVE)
-        return make_message(self, h, &array);
-    return make_exchange(self, t, &array, shapes_hash);
+    switch (f.op) {
+    case BARRIER:
+        return enter_step(self, 0) ? leave(self, barrier_run(&self->c, f.name)) : NULL;
+    case ALL_REDUCE:
+    case REDUCE:
+    case REDUCE_SCATTER:
+        return run_reduction(self, args[0], &f);
+    case SEND:
+    case RECEIVE:
+        return run_message(self, &f);
+    default:
+        return run_exchange(self, &f);
+    }
 }
 
-PyObject *comm_run(CommObject *self, PyObject *args)
+bool comm_intern_names(void)
 {
-    PyObject *split, *given, *result = NULL;
-    Py_buffer view;
-    call_table t;
-    if (!PyArg_ParseTuple(args, "OO", &split, &given)
-        || PyObject_GetBuffer(given, &view, PyBUF_SIMPLE) < 0)
-        return NULL;
-    if (table_open(&t, &view)) {
-        const int64_t op = t.head.operation;
-        if (op != ALL_REDUCE && op != REDUCE && op != REDUCE_SCATTER)
-            result = make_step(self, &t);
-        else if (Py_TYPE(split) == split_type)
-            result = make_reduction(self, split_of(split), &t);
-        else
-            PyErr_SetString(PyExc_TypeError, "A reduction needs a Split.");
-    }
-    PyBuffer_Release(&view);
-    return result;
-}
-
-bool add_call_fields(PyObject *module)
-{
-#define FIELD(type, format, name) #name,
-    static const char *const names[] = {CALL_FIELDS(FIELD)};
-#undef FIELD
-#define FIELD(type, format, name) format
-    static const char formats[] = CALL_FIELDS(FIELD);
-#undef FIELD
-    enum { COUNT = sizeof names / sizeof *names };
-    PyObject *tuple = PyTuple_New(COUNT);
-    for (Py_ssize_t i = 0; tuple && i < COUNT; i++) {
-        PyObject *name = PyUnicode_FromString(names[i]);
-        if (!name || PyTuple_SetItem(tuple, i, name) < 0)
-            Py_CLEAR(tuple);
-    }
-    const bool is_added = tuple && PyModule_AddObjectRef(module, "CALL_FIELDS", tuple) == 0
-                          && PyModule_AddStringConstant(module, "CALL_FORMAT", formats) == 0;
-    Py_XDECREF(tuple);
-    return is_added;
+    name_addresses = PyUnicode_InternFromString("addresses");
+    name_shape = PyUnicode_InternFromString("shape");
+    return name_addresses && name_shape;
 }

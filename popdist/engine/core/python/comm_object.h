@@ -95,10 +95,16 @@ PyObject *comm_await_transfers(CommObject *self, PyObject *list);
 PyObject *comm_end_transfers(CommObject *self, PyObject *unused);
 PyObject *comm_share_records(CommObject *self, PyObject *data);
 
-/* Makes the call that a table describes: see call_table.h. */
-PyObject *comm_run(CommObject *self, PyObject *args);
+/* Make a call from the fields of an EngineCall: see comm_calls.c. */
+PyObject *comm_run(CommObject *self, PyObject *const *args, Py_ssize_t count);
+bool comm_intern_names(void);
 
-/* Carry out a reduction, and count its algorithm. */
-status reduce_counted(CommObject *self, const call *k);
+/* Make a reduction, whose arrays have been checked, and count its algorithm. In a
+ * reduce_scatter, the only segment's first result has room for all of this member's
+ * shares. */
+PyObject *comm_reduce(CommObject *self, call *k, int wanted);
+/* The same of a row of so many elements, if this member has one row. */
+PyObject *comm_reduce_row(CommObject *self, call *k, int wanted, char *in, char *out,
+                          uint64_t count);
 
 #endif

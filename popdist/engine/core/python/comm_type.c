@@ -324,7 +324,7 @@ static void comm_end_of_life(PyObject *object)
 PyObject *make_comm_type(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        METHOD("run", comm_run, METH_VARARGS),
+        METHOD("run", comm_run, METH_FASTCALL),
         METHOD("end", comm_end, METH_VARARGS),
         METHOD("ending", comm_ending, METH_NOARGS),
         METHOD("set_timeout", comm_set_timeout, METH_VARARGS),
@@ -359,5 +359,7 @@ PyObject *make_comm_type(PyObject *module)
         {Py_tp_methods, methods},
         {0, NULL},
     };
+    if (!comm_intern_names())
+        return NULL;
     return make_type(module, "popdist.engine._core.Comm", sizeof(CommObject), 0, slots);
 }

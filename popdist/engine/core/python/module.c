@@ -1,12 +1,11 @@
 #include "python/binding.h"
 
 #include "hosts/links.h"
-#include "python/call_table.h"
 #include "shm/pages.h"
 
 /* Equal to CORE_VERSION in popdist/engine/__init__.py: both go up when Python's side
  * needs another core. */
-#define CORE_VERSION 6
+#define CORE_VERSION 7
 
 PyTypeObject *split_type;
 PyObject *failure;
@@ -319,7 +318,7 @@ PyMODINIT_FUNC PyInit__core(void)
     Py_XINCREF(failure);
     Py_XINCREF((PyObject *)recorder_type);
     if (name_struct && add(module, "VERSION", PyLong_FromLong(CORE_VERSION))
-        && add_call_fields(module) && add(module, "Split", (PyObject *)split_type)
+        && add(module, "Split", (PyObject *)split_type)
         && add(module, "Failure", failure)
         && add(module, "RECORD_DATA_BYTES", PyLong_FromLong(RECORD_DATA_BYTES))
         && add(module, "MOST_LOST", PyLong_FromLong(MOST_LOST))

@@ -111,7 +111,7 @@ typedef struct {
     char **addresses;
     segment *segments;
     stretch *stretches; /* room for two of each array */
-    uint64_t bytes, shapes_hash;
+    uint64_t shapes_hash;
 } plain_arrays;
 
 static void let_go(plain_arrays *p)
@@ -134,7 +134,6 @@ static void add_segment(plain_arrays *p, uint32_t rows, bool leading)
     }
     p->segments[i] = (segment){row / (uint64_t)x->itemsize, in_rows, out_rows};
     p->shapes_hash = hash_with_shape(p->shapes_hash, x->shape + leading, x->ndim - leading);
-    p->bytes += (uint64_t)x->len;
     p->count++;
 }
 
@@ -163,10 +162,7 @@ static PyObject *reduce_plain(CommObject *self, const replica_split *split, plai
     k.shapes_hash = p->shapes_hash;
     for (Py_ssize_t i = 0; i < p->count; i++)
         k.total += p->segments[i].count;
-    if (!enter(self, p->bytes))
-        return NULL;
-    reduce_prepare(&k, wanted);
-    return leave(self, reduce_counted(self, &k));
+    return comm_reduce(self, &k, wanted);
 }
 
 PyObject *reduce_arrays(PyObject *object, PyObject *split_object, PyObject *from, PyObject *to,
@@ -198,19 +194,10 @@ PyObject *reduce_memory(PyObject *object, PyObject *split_object, uint64_t addre
     CommObject *self = (CommObject *)object;
     const replica_split *split = split_of(split_object);
     char *row = (char *)(uintptr_t)address;
-    const ssize_t length = (ssize_t)count;
-    const segment whole = {count, &row, &row};
     if ((self->queued && !in_turn) || split->rows[split->rank] != 1)
         Py_RETURN_NOTIMPLEMENTED;
     call k = call_of(&self->c, split, ALL_REDUCE, type, reduction);
-    k.segments = &whole;
-    k.count_of_segments = 1;
-    k.total = count;
-    k.shapes_hash = hash_with_shape(0, &length, 1);
-    if (!enter(self, count * element_bytes(k.type)))
-        return NULL;
-    reduce_prepare(&k, wanted);
-    return leave(self, reduce_counted(self, &k));
+    return comm_reduce_row(self, &k, wanted, row, row, count);
 }
 
 static int by_begin(const void *one, const void *other)

@@ -1,6 +1,6 @@
 /* The entry points without a Python frame: calls on plain arrays as they lie in their
  * buffers. Plain arrays need no decision and no copy. For all other arrays,
- * engine/rows.py makes rows, and a table describes the call: see call_table.h. */
+ * engine/rows.py makes rows, and an EngineCall describes the call: see comm_calls.c. */
 #ifndef POPDIST_PLAIN_ARRAYS_H
 #define POPDIST_PLAIN_ARRAYS_H
 

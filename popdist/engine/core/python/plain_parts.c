@@ -37,19 +37,17 @@ static PyObject *scatter_pair(CommObject *self, const replica_split *split, cons
                               long reduction, bool leading)
 {
     const uint32_t rows = split->rows[split->rank];
-    char *in_rows[FEW_ROWS];
+    char *in_rows[FEW_ROWS], *out = p->out.buf;
     const uint64_t row = (uint64_t)p->x.len / rows;
     for (uint32_t r = 0; r < rows; r++)
         in_rows[r] = (char *)p->x.buf + r * row;
-    const segment whole = {row / element_bytes((dtype)p->type), in_rows, NULL};
+    const segment whole = {row / element_bytes((dtype)p->type), in_rows, &out};
     call k = call_of(&self->c, split, REDUCE_SCATTER, p->type, reduction);
     k.segments = &whole;
     k.count_of_segments = 1;
     k.total = whole.count;
     k.shapes_hash = hash_with_shape(0, p->x.shape + leading, p->x.ndim - leading);
-    if (!enter(self, (uint64_t)p->x.len))
-        return NULL;
-    return leave(self, reduce_scatter(&k, p->out.buf));
+    return comm_reduce(self, &k, DIRECT);
 }
 
 PyObject *scatter_array(PyObject *object, PyObject *split_object, PyObject *from, PyObject *to,

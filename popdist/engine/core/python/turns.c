@@ -3,8 +3,6 @@
 
 #include "python/comm_object.h"
 
-#include "hosts/reduce.h"
-
 enum {
     /* Larger calls let other threads run from their beginning. */
     LONG_CALL_BYTES = 64 << 10,
@@ -191,12 +189,4 @@ PyObject *leave(CommObject *self, status s)
         return NULL;
     }
     Py_RETURN_NONE;
-}
-
-status reduce_counted(CommObject *self, const call *k)
-{
-    status s = k->split->over_hosts ? reduce_over_hosts(k, NULL) : reduce_run(k);
-    if (s == DONE && k->op != REDUCE_SCATTER)
-        self->runs[self->c.ran]++;
-    return s;
 }
