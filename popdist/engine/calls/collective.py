@@ -5,12 +5,14 @@ from functools import partial, wraps
 from inspect import Parameter, signature
 from typing import Any
 
+from popdist.engine.calls.array_transport import ArrayTransport
 from popdist.engine.handle import AsyncOp
+from popdist.engine.rows import Framework
 from popdist.engine.spec.operations import number_of
 
-# Carries a call out, given the number of its name, and returns the call's result. Any,
-# because the operations have results of different types.
-Action = Callable[[int], Any]
+# Carries a call out, and returns the call's result. Any, because the operations have
+# results of different types, and frameworks their own arrays.
+Action = Callable[[ArrayTransport[Any]], Any]
 
 _NAME = "str | None"
 _OPTIONS = [
@@ -20,6 +22,7 @@ _OPTIONS = [
 
 
 def collective(
+    framework: Framework[Any],
     operation: str = "",
     *,
     shortcut: Callable[..., Any] | None = None,
@@ -31,6 +34,7 @@ def collective(
     call's action. The call also takes `async_op` and `name`.
 
     Args:
+        framework: The framework of the arrays that the action passes on.
         operation: Its name in errors; by default the function's.
         shortcut: Takes the same arguments, and makes the call at once if it has neither
             of these options. It returns the result, or NotImplemented if it has done
@@ -63,13 +67,19 @@ def collective(
                 # The other members wait for the first step of the call.
                 group.give_up(what, error)
                 raise
-            return group.submit(what, partial(action, number_of(name)), async_op)
+            carrier = ArrayTransport(group.transport, framework, number_of(name))
+            return group.submit(what, partial(action, carrier), async_op)
+
+        def step(group: Any, /, *args: Any) -> Any:
+            carrier = ArrayTransport(group.transport, framework, 0)
+            return prepare(group, *args)(carrier)
 
         # Any, because types of functions lack it.
         documented: Any = call
         given = signature(prepare)
         parameters = [*given.parameters.values(), *options]
         documented.__signature__ = given.replace(parameters=parameters)
+        documented.step = step
         return call
 
     return decorate
@@ -77,6 +87,6 @@ def collective(
 
 def run_step(call: Callable[..., Any], group: Any, /, *args: Any) -> Any:
     """Make a call as a step of another call of the group, which is under way."""
-    # Any, because types of functions lack the function that a decorator has taken.
+    # Any, because types of functions lack it.
     decorated: Any = call
-    return decorated.__wrapped__(group, *args)(0)
+    return decorated.step(group, *args)

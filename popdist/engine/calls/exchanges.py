@@ -11,8 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from popdist.engine.calls import generic
 from popdist.engine.calls.array_rows import LIST_TYPES, NUMPY, Array, readable, rows_of
+from popdist.engine.calls.array_transport import (
+    HEADER,
+    ArrayTransport,
+    described,
+    header_of,
+    headers_in,
+)
 from popdist.engine.calls.collective import Action, collective
 from popdist.engine.calls.destinations import check_apart, check_fits, out_arrays
 from popdist.engine.calls.membership import Membership, in_core
@@ -23,12 +29,12 @@ from popdist.engine.spec.operations import Operation
 class Exchanges(Membership):
     """The part of a group that brings arrays from member to member."""
 
-    @collective()
+    @collective(NUMPY)
     def barrier(self) -> Action:
         """Return when all members have called it."""
-        return self.transport.barrier
+        return ArrayTransport.barrier
 
-    @collective()
+    @collective(NUMPY)
     def broadcast(self, x: Any, root: int = 0, *, out: Any = None) -> Action:
         """Give every replica the array of replica `root`.
 
@@ -41,8 +47,8 @@ class Exchanges(Membership):
         code_of(rows[0].dtype)
         source = rows[local] if self.rank == owner else None
 
-        def action(name: int) -> Any:
-            generic.broadcast(self.transport, NUMPY, source, targets, owner, name)
+        def action(carrier: ArrayTransport[Array]) -> Any:
+            carrier.broadcast(source, targets, owner)
             return result
 
         return action
@@ -63,9 +69,10 @@ class Exchanges(Membership):
             return result
         # The members' arrays differ, and the result has the headers of all of them.
         action = self._gather(Operation.ALL_GATHER, x, -1, out, headers=result)
-        return self.submit("all_gather", partial(action, 0), False)
+        carrier = ArrayTransport(self.transport, NUMPY, 0)
+        return self.submit("all_gather", partial(action, carrier), False)
 
-    @collective(shortcut=_gather_in_core)
+    @collective(NUMPY, shortcut=_gather_in_core)
     def all_gather(self, x: Any, *, out: Any = None) -> Action:
         """Return a list of the arrays of all replicas, in their order.
 
@@ -76,7 +83,7 @@ class Exchanges(Membership):
         """
         return self._gather(Operation.ALL_GATHER, x, -1, out)
 
-    @collective()
+    @collective(NUMPY)
     def gather(self, x: Any, root: int = 0, *, out: Any = None) -> Action:
         """Return a list of the arrays of all replicas where `root` lives, else None.
 
@@ -85,7 +92,7 @@ class Exchanges(Membership):
         """
         return self._gather(Operation.GATHER, x, self.owner_of(root)[0], out)
 
-    @collective()
+    @collective(NUMPY)
     def scatter(self, x: Any, root: int = 0, *, out: Any = None) -> Action:
         """Give each replica one of the root's arrays.
 
@@ -95,20 +102,19 @@ class Exchanges(Membership):
         `out`, which may be part of x.
         """
         owner, _ = self.owner_of(root)
-        block, header = None, np.zeros(generic.HEADER, np.int64)
+        block, header = None, [0] * HEADER
         if self.rank == owner:
             block = self._scattered(x)
-            header[...] = generic.header_of(NUMPY, block[0, ...])
+            header = header_of(NUMPY, block[0, ...])
         targets = None if out is None else self._rows(out, writable=True)
         if targets is not None:
             check_apart(targets)
             if block is not None:
                 check_fits(targets[0], block.shape[1:], block.dtype)
 
-        def action(name: int) -> Any:
-            row, prelude_to = rows_of([header]), Operation.SCATTER
-            self.transport.broadcast(row, owner, name=name, prelude_to=prelude_to)
-            dtype, shape = generic.described(NUMPY, header.tolist())
+        def action(carrier: ArrayTransport[Array]) -> Any:
+            numbers = carrier.share_numbers(header, owner, Operation.SCATTER)
+            dtype, shape = described(NUMPY, numbers)
             if targets is None:
                 parts = np.empty((self.num_local_replicas, *shape), dtype)
                 result, into = parts[0, ...] if self._flat else parts, [parts]
@@ -116,13 +122,12 @@ class Exchanges(Membership):
                 check_fits(targets[0], shape, dtype)
                 result, into = out, targets
             lengths = [rows * prod(shape) * dtype.itemsize for rows in self.replicas]
-            call = block, into, lengths, owner, name, code_of(dtype)
-            generic.scatter(self.transport, NUMPY, *call)
+            carrier.scatter(block, into, lengths, owner, code_of(dtype))
             return result
 
         return action
 
-    @collective()
+    @collective(NUMPY)
     def all_to_all(self, x: Any, *, out: Any = None) -> Action:
         """Exchange parts: replica j gets the j-th part of each replica's array.
 
@@ -142,18 +147,20 @@ class Exchanges(Membership):
         if out is not None:
             check_apart(targets)
 
-        def action(name: int) -> Any:
+        def action(carrier: ArrayTransport[Array]) -> Any:
             if max(self.replicas) > 1:
-                self._exchange_parts(rows, targets, name)
+                self._exchange_parts(carrier, rows, targets)
             else:
-                source = rows_of([readable(rows[0])])
-                generic.all_to_all(self.transport, NUMPY, source, targets, name)
+                carrier.all_to_all(rows_of([readable(rows[0])]), targets)
             return result
 
         return action
 
     def _exchange_parts(
-        self, rows: Sequence[Array], targets: Sequence[Array], name: int
+        self,
+        carrier: ArrayTransport[Array],
+        rows: Sequence[Array],
+        targets: Sequence[Array],
     ) -> None:
         """Exchange parts among members with several replicas, in one call."""
         # Where members differ in replicas, the smaller ones leave some places empty.
@@ -164,7 +171,7 @@ class Exchanges(Membership):
             for i, row in enumerate(rows):
                 sent[q, i, : self.replicas[q]] = row[begin : begin + self.replicas[q]]
         received = np.empty_like(sent)
-        self.transport.all_to_all(rows_of([sent]), rows_of([received]), name=name)
+        carrier.all_to_all(rows_of([sent]), [received])
         for q, begin in enumerate(starts):
             for i, target in enumerate(targets):
                 part = received[q, : self.replicas[q], i]
@@ -196,21 +203,17 @@ class Exchanges(Membership):
         """
         rows = [readable(row) for row in self._rows(x, alike=False)]
         targets = self._gather_targets(rows, out)
-        own_headers = [generic.header_of(NUMPY, row) for row in rows]
+        own_headers, counts = [header_of(NUMPY, row) for row in rows], self.replicas
 
-        def action(name: int) -> Any:
-            counts = self.replicas
+        def action(carrier: ArrayTransport[Array]) -> Any:
             if headers is None:
-                described = generic.exchange_numbers(
-                    self.transport, own_headers, counts, operation, name
-                )
+                found = carrier.exchange_numbers(own_headers, counts, operation)
             else:
-                described = generic.headers_in(headers)
+                found = headers_in(headers)
             own = rows[0]
             if len(rows) > 1:
                 own = np.concatenate([row.reshape(-1).view(np.uint8) for row in rows])
-            call = own, described, counts, targets, root, name
-            gathered = generic.gather_described(self.transport, NUMPY, *call)
+            gathered = carrier.gather_described(own, found, counts, targets, root)
             return gathered if out is None or gathered is None else out
 
         return action

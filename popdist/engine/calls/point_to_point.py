@@ -4,15 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from popdist.engine.calls.array_rows import NUMPY, Array, readable, rows_of, written
+from popdist.engine.calls.array_rows import NUMPY, Array, readable, written
+from popdist.engine.calls.array_transport import ArrayTransport
 from popdist.engine.calls.collective import Action, collective
 from popdist.engine.calls.membership import Membership, whole_number
+from popdist.engine.spec.dtypes import code_of
 
 
 class PointToPoint(Membership):
     """The part of a group in which two members write to each other."""
 
-    @collective(named=False)
+    @collective(NUMPY, named=False)
     def send(self, x: Any, dest: int) -> Action:
         """Send an array to one member, which must call recv().
 
@@ -21,24 +23,22 @@ class PointToPoint(Membership):
         any call of the group, it waits for earlier calls, also with async_op, so two
         members that both receive first wait for each other.
         """
-        row = rows_of([readable(np.asarray(x))])
+        array = readable(np.asarray(x))
+        code_of(array.dtype)
         peer = self.peer_of("dest", dest)
-        return lambda _: self.transport.send(row, peer)
+        return lambda carrier: carrier.send(array, peer)
 
-    @collective(named=False)
+    @collective(NUMPY, named=False)
     def recv(self, out: Array, source: int) -> Action:
         """Fill `out` with the array that one member sends, and return it.
 
         With async_op, later calls, including send(), wait until the array has arrived.
         """
-        array = readable(written(out))
+        code_of(written(out).dtype)
         peer = self.peer_of("source", source)
-        row = rows_of([array])
 
-        def action(_: int) -> Array:
-            self.transport.receive(row, peer)
-            if array is not out:
-                NUMPY.copy(array, out)
+        def action(carrier: ArrayTransport[Array]) -> Array:
+            carrier.receive(out, peer)
             return out
 
         return action

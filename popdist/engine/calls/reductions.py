@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from popdist.engine import _core
-from popdist.engine.calls import generic
 from popdist.engine.calls.array_rows import (
     ARRAY_TYPES,
     NUMPY,
@@ -15,6 +14,7 @@ from popdist.engine.calls.array_rows import (
     ReplicaRows,
     written,
 )
+from popdist.engine.calls.array_transport import ArrayTransport
 from popdist.engine.calls.collective import Action, collective
 from popdist.engine.calls.destinations import check_apart, check_fits
 from popdist.engine.calls.membership import Membership, in_core
@@ -66,7 +66,7 @@ class Reductions(Membership):
         chosen = self._algorithm if algorithm is None else algorithm
         return self.all_reduce(x, op, out=np.empty(x.shape, x.dtype), algorithm=chosen)
 
-    @collective(shortcut=_reduce_new)
+    @collective(NUMPY, shortcut=_reduce_new)
     def _all_reduce(
         self,
         x: Any,
@@ -79,7 +79,7 @@ class Reductions(Membership):
         """All-reduce in all its cases; the core has taken the most common one."""
         how = self._how(algorithm, reproducible)
         reduce = self._reduction([x], None if out is None else [out], op, how)
-        return lambda name: reduce(name)[0]
+        return lambda carrier: reduce(carrier)[0]
 
     def all_reduce_at(
         self, address: int, count: int, dtype: int, reduction: int
@@ -147,7 +147,7 @@ class Reductions(Membership):
         result = in_core(self._core, self._reduce_lists, *call)
         return list(out) if result is None else result
 
-    @collective(shortcut=_reduce_lists_in_core)
+    @collective(NUMPY, shortcut=_reduce_lists_in_core)
     def grouped_all_reduce(
         self,
         arrays: Sequence[Any],
@@ -169,7 +169,7 @@ class Reductions(Membership):
         """
         return self._reduction(arrays, out, op, self._how(algorithm, reproducible))
 
-    @collective()
+    @collective(NUMPY)
     def reduce(
         self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None
     ) -> Action:
@@ -184,8 +184,7 @@ class Reductions(Membership):
         code = reduction_code_of(op, rows[0].dtype)
         if out is not None:
             check_fits(written(out), rows[0].shape, rows[0].dtype)
-        call = self.transport, NUMPY, rows, out, code, owner
-        return partial(generic.reduce, *call)
+        return lambda carrier: carrier.reduce(rows, out, code, owner)
 
     def _scatter_in_core(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """Return the result if the core takes the arrays as they are."""
@@ -203,7 +202,7 @@ class Reductions(Membership):
         result = in_core(self._core, *call)
         return out if result is None else result
 
-    @collective(shortcut=_scatter_in_core)
+    @collective(NUMPY, shortcut=_scatter_in_core)
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Action:
         """Reduce the replicas' arrays, and give each replica its part of the result.
 
@@ -224,9 +223,8 @@ class Reductions(Membership):
         if out is not None:
             check_apart(targets)
 
-        def action(name: int) -> Any:
-            call = rows, targets, code, name
-            generic.reduce_scatter(self.transport, NUMPY, *call)
+        def action(carrier: ArrayTransport[Array]) -> Any:
+            carrier.reduce_scatter(rows, targets, code)
             return result
 
         return action
@@ -259,9 +257,8 @@ class Reductions(Membership):
             results.append(result)
             arrays.append((rows, targets))
 
-        def action(name: int) -> list[Any]:
-            call = arrays, REDUCTIONS[op], how, name
-            generic.all_reduce(self.transport, NUMPY, *call)
+        def action(carrier: ArrayTransport[Array]) -> list[Any]:
+            carrier.all_reduce(arrays, REDUCTIONS[op], how)
             return results
 
         return action

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from popdist.engine.calls import generic
+from popdist.engine.calls.array_transport import ArrayTransport, header_of
 from popdist.engine.calls.collective import Action, collective
 from popdist.engine.group import Group
-from popdist.engine.rows import row_of
 from popdist.engine.spec.operations import Operation
 from popdist.torch.tensors.tensor_rows import (
     TORCH,
@@ -22,29 +21,29 @@ from popdist.torch.tensors.tensor_rows import (
 )
 
 
-@collective()
+@collective(TORCH)
 def barrier(group: Group) -> Action:
     """Return when all members have called it."""
-    return group.transport.barrier
+    return ArrayTransport.barrier
 
 
-@collective()
+@collective(TORCH)
 def broadcast(group: Group, tensors: Sequence[Tensor], root: int = 0) -> Action:
     """Overwrite tensors with member `root`'s tensors, and return the list of them."""
     owner, _ = group.owner_of(root)
     is_owner = group.rank == owner
     (check if is_owner else check_written)(*tensors)
 
-    def action(name: int) -> list[Tensor]:
+    def action(carrier: ArrayTransport[Tensor]) -> list[Tensor]:
         for tensor in map(plain, tensors):
             source, targets = (tensor, ()) if is_owner else (None, [tensor])
-            generic.broadcast(group.transport, TORCH, source, targets, owner, name)
+            carrier.broadcast(source, targets, owner)
         return list(tensors)
 
     return action
 
 
-@collective()
+@collective(TORCH)
 def all_gather(group: Group, source: Tensor, out: Tensor | Sequence[Tensor]) -> Action:
     """Gather every member's tensor in `out`, and return that.
 
@@ -55,7 +54,7 @@ def all_gather(group: Group, source: Tensor, out: Tensor | Sequence[Tensor]) -> 
     return _gather(group, source, out, -1)
 
 
-@collective()
+@collective(TORCH)
 def gather(
     group: Group,
     source: Tensor,
@@ -73,30 +72,25 @@ def gather(
         return _gather(group, source, () if out is None else out, owner)
     lengths = [source.nbytes] * group.size
 
-    def action(name: int) -> None:
-        call = source, (), lengths, owner, name
-        generic.gather(group.transport, TORCH, *call)
-
-    return action
+    return lambda carrier: carrier.gather(source, (), lengths, owner)
 
 
-@collective("all_gather")
+@collective(TORCH, "all_gather")
 def all_gather_varied(group: Group, tensor: Tensor) -> Action:
     """Return a list of new tensors: every member's, whatever its shape and dtype."""
     check(tensor)
-    header = generic.header_of(TORCH, tensor)
+    header = header_of(TORCH, tensor)
     counts = [1] * group.size
 
-    def action(name: int) -> Any:
-        call = [header], counts, Operation.ALL_GATHER, name
-        headers = generic.exchange_numbers(group.transport, *call)
-        gather = tensor, headers, counts, None, -1, name
-        return generic.gather_described(group.transport, TORCH, *gather)
+    def action(carrier: ArrayTransport[Tensor]) -> Any:
+        call = [header], counts, Operation.ALL_GATHER
+        headers = carrier.exchange_numbers(*call)
+        return carrier.gather_described(tensor, headers, counts, None, -1)
 
     return action
 
 
-@collective()
+@collective(TORCH)
 def scatter(
     group: Group, source: Tensor | Sequence[Tensor] | None, out: Tensor, root: int = 0
 ) -> Action:
@@ -111,16 +105,15 @@ def scatter(
     if is_owner:
         lengths = _check_parts(group, out, () if source is None else source)
 
-    def action(name: int) -> Tensor:
+    def action(carrier: ArrayTransport[Tensor]) -> Tensor:
         joined = None if source is None or not is_owner else _joined(source)
-        call = joined, [out], lengths, owner, name
-        generic.scatter(group.transport, TORCH, *call)
+        carrier.scatter(joined, [out], lengths, owner)
         return out
 
     return action
 
 
-@collective()
+@collective(TORCH)
 def all_to_all(group: Group, source: Tensor, out: Tensor) -> Action:
     """Exchange equal parts in `out`, and return that: what member i has for j, j gets.
 
@@ -136,15 +129,14 @@ def all_to_all(group: Group, source: Tensor, out: Tensor) -> Action:
             "equal parts."
         )
 
-    def action(name: int) -> Tensor:
-        parts = parts_of(readable(source), size)
-        generic.all_to_all(group.transport, TORCH, parts, [out], name)
+    def action(carrier: ArrayTransport[Tensor]) -> Tensor:
+        carrier.all_to_all(parts_of(readable(source), size), [out])
         return out
 
     return action
 
 
-@collective("all_to_all")
+@collective(TORCH, "all_to_all")
 def all_to_all_parts(
     group: Group, sources: Sequence[Tensor], outs: Sequence[Tensor]
 ) -> Action:
@@ -162,17 +154,17 @@ def all_to_all_parts(
             f"must be {size}: one for each member."
         )
 
-    def action(name: int) -> Sequence[Tensor]:
+    def action(carrier: ArrayTransport[Tensor]) -> Sequence[Tensor]:
         own_sizes = [[part.nbytes for part in sources]]
-        call = own_sizes, [1] * size, Operation.ALL_TO_ALL, name
-        sizes = generic.exchange_numbers(group.transport, *call)
+        call = own_sizes, [1] * size, Operation.ALL_TO_ALL
+        sizes = carrier.exchange_numbers(*call)
         for i, (out, row) in enumerate(zip(outs, sizes, strict=True)):
             if out.nbytes != row[group.rank]:
                 raise ValueError(
                     f"out has {out.nbytes} bytes for what member {i} sends, but it "
                     f"sends {row[group.rank]}."
                 )
-        received = _exchanged(group, sources, max(map(max, sizes)), name)
+        received = _exchanged(carrier, sources, max(map(max, sizes)))
         for out, part in zip(outs, received, strict=True):
             TORCH.copy_bytes(part, 0, out)
         return outs
@@ -181,17 +173,16 @@ def all_to_all_parts(
 
 
 def _exchanged(
-    group: Group, sources: Sequence[Tensor], longest: int, name: int
+    carrier: ArrayTransport[Tensor], sources: Sequence[Tensor], longest: int
 ) -> Tensor:
     """Return what all members have for this one, a row of `longest` bytes for each."""
     # Elements of the largest dtypes have 16 bytes.
     pitch = -(-longest // 16) * 16
-    sent = torch.empty((group.size, pitch), dtype=torch.uint8)
+    sent = torch.empty((len(sources), pitch), dtype=torch.uint8)
     for row, source in zip(sent, sources, strict=True):
         row[: source.nbytes] = flat_bytes(readable(source))
     received = torch.empty_like(sent)
-    parts, target = parts_of(sent, group.size), row_of(TORCH, received)
-    group.transport.all_to_all(parts, target, name=name)
+    carrier.all_to_all(parts_of(sent, len(sources)), [received])
     return received
 
 
@@ -203,9 +194,8 @@ def _gather(
     targets = [out] if isinstance(out, Tensor) else out
     check_written(*targets)
 
-    def action(name: int) -> Any:
-        call = source, targets, lengths, root, name
-        generic.gather(group.transport, TORCH, *call)
+    def action(carrier: ArrayTransport[Tensor]) -> Any:
+        carrier.gather(source, targets, lengths, root)
         return out
 
     return action

@@ -1,17 +1,15 @@
 """The reductions of an engine group on torch tensors."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from popdist.engine.calls import generic
+from popdist.engine.calls.array_transport import ArrayTransport
 from popdist.engine.calls.collective import Action, collective
 from popdist.engine.group import Group
 from popdist.engine.spec.dtypes import REDUCTIONS
-from popdist.engine.spec.operations import AUTO
 from popdist.torch.tensors.tensor_rows import (
     CODES,
     TORCH,
@@ -57,7 +55,7 @@ def _reduce_now(
     return list(arrays) if is_reduced else NotImplemented
 
 
-@collective(shortcut=_reduce_now)
+@collective(TORCH, shortcut=_reduce_now)
 def all_reduce(
     group: Group,
     arrays: Sequence[TensorArray],
@@ -77,14 +75,14 @@ def all_reduce(
     pairs = _local_pairs(arrays, results, group.num_local_replicas)
     reduction = _reduction_of(op, [sources[0] for sources, _ in pairs])
 
-    def action(name: int) -> list[TensorArray]:
-        generic.all_reduce(group.transport, TORCH, pairs, reduction, AUTO, name)
+    def action(carrier: ArrayTransport[Tensor]) -> list[TensorArray]:
+        carrier.all_reduce(pairs, reduction)
         return list(results)
 
     return action
 
 
-@collective()
+@collective(TORCH)
 def reduce(
     group: Group,
     array: TensorArray,
@@ -106,11 +104,10 @@ def reduce(
     owner, _ = group.owner_of(root)
     if group.rank == owner:
         check_written(target)
-    call = group.transport, TORCH, sources, target, reduction, owner
-    return partial(generic.reduce, *call)
+    return lambda carrier: carrier.reduce(sources, target, reduction, owner)
 
 
-@collective()
+@collective(TORCH)
 def reduce_scatter(
     group: Group, source: TensorArray, out: Tensor, op: str = "sum"
 ) -> Action:
@@ -132,9 +129,8 @@ def reduce_scatter(
     code_of(first.dtype)
     reduction = _reduction_of(op, sources)
 
-    def action(name: int) -> Tensor:
-        call = sources, [out], reduction, name
-        generic.reduce_scatter(group.transport, TORCH, *call)
+    def action(carrier: ArrayTransport[Tensor]) -> Tensor:
+        carrier.reduce_scatter(sources, [out], reduction)
         return out
 
     return action

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* The words that members exchange before they gather: see calls/generic.py. */
+/* The words that members exchange before they gather: see calls/array_transport.py. */
 enum { HEADER = 16, HEADER_AXES = 14 };
 
 /* Get two arrays. False if one is not plain or has no elements, or both are the same. */

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from popdist.engine.calls import generic
+from popdist.engine.calls import array_transport, exchanges
 from popdist.engine.group import Group
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import REDUCTIONS
@@ -336,7 +336,8 @@ def test_an_error_between_the_steps_of_a_call_ends_it_for_all(
             with pytest.raises(CollectiveAbortedError) as told:
                 getattr(group, call)(in_pieces)
             return str(told.value)
-        monkeypatch.setattr(generic, "described", failing)
+        for module in (array_transport, exchanges):
+            monkeypatch.setattr(module, "described", failing)
         with pytest.raises(error):
             getattr(group, call)(in_pieces)
         with pytest.raises(GroupUnusableError) as refusal:
