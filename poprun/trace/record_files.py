@@ -202,8 +202,8 @@ def _call(record: tuple[int, ...]) -> Call | None:
     title = records.OPERATIONS[operation]
     reduces = title in records.REDUCING
     if prelude_to:
-        # The first step of a call in which the members' arrays may differ.
-        title = f"{records.OPERATIONS[prelude_to]} (its headers)"
+        # The first step of a call of arrays that may differ; small ones need no other.
+        title = f"{records.OPERATIONS[prelude_to]} (headers, small arrays)"
         if prelude_to == records.NEGOTIATION:
             title = records.OPERATIONS[prelude_to]
     is_message = operation in (records.SEND, records.RECEIVE)

@@ -1,12 +1,14 @@
-"""The operations on arrays of any framework, whose arguments have been checked."""
+"""The operations on arrays of any framework. Their arguments have been checked."""
 
 from collections.abc import Sequence
+from ctypes import memmove
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, Generic
 
 import numpy as np
 
+from popdist.engine._core import address_of
 from popdist.engine.calls.array_rows import rows_of
 from popdist.engine.calls.destinations import check_fits
 from popdist.engine.rows import (
@@ -24,10 +26,16 @@ from popdist.engine.rows import (
 from popdist.engine.spec.operations import AUTO, Operation
 from popdist.engine.transport import Transport
 
-# A header describes an array to the other members: the number of its dtype, its number
-# of axes, and their lengths.
+# Before members gather arrays, they exchange packets. A packet has an array's header,
+# which is the number of its dtype, its number of axes, and their lengths; and the
+# array's bytes, if they fit. The core also makes and reads packets.
 _MOST_AXES = 14
 HEADER = _MOST_AXES + 2
+_HEADER_BYTES = HEADER * 8
+_DATA_BYTES = 384
+_PACKET = (_HEADER_BYTES + _DATA_BYTES) // 8
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class ArrayTransport(Generic[A]):
@@ -105,51 +113,105 @@ class ArrayTransport(Generic[A]):
 
     def gather_described(
         self,
-        own: A,
+        operation: Operation,
+        rows: Sequence[A],
         headers: Sequence[Sequence[int]],
         counts: Sequence[int],
         targets: Sequence[A] | None,
-        root: int,
+        root: int = -1,
+        packets: bytes | None = None,
     ) -> Sequence[A] | None:
-        """Gather the arrays of all members, whose headers have been exchanged.
+        """Gather arrays that may differ in shape and dtype, after their headers.
 
         Args:
-            own: This member's arrays, in one piece of memory.
-            headers: The headers of all members' arrays.
+            rows: This member's arrays, each in one piece.
+            headers: The headers of these arrays.
             counts: How many arrays each member has.
             targets: The arrays that get the result; None to make new ones.
             root: The member that gets the result; -1 for all.
+            packets: The packets of all members, if they have been exchanged.
 
         Returns:
             The targets or the new arrays; None on a member that gets no result.
         """
+        if packets is None:
+            own = self._packets_of(rows, headers)
+            words = self.exchange_numbers(own, counts, operation)
+        else:
+            words = np.frombuffer(packets, np.int64).reshape(-1, _PACKET)
         framework = self._framework
-        layouts = [described(framework, header) for header in headers]
+        numbers = words[:, :HEADER].tolist()
+        layouts = [described(framework, header) for header in numbers]
         sizes = [prod(shape) * dtype.itemsize for dtype, shape in layouts]
-        begins = list(accumulate(sizes, initial=0))
-        edges = [begins[array] for array in accumulate(counts, initial=0)]
-        lengths = [end - begin for begin, end in pairwise(edges)]
-        if root not in (-1, self._transport.rank):
-            self.gather(own, (), lengths, root)
-            return None
-        if targets is not None:
+        is_wanted = root in (-1, self._transport.rank)
+        is_new = is_wanted and targets is None
+        memory = framework.new_bytes(sum(sizes) if is_new else 0)
+        into: Sequence[A] = [memory]
+        if is_wanted and targets is not None:
             for target, (dtype, shape) in zip(targets, layouts, strict=True):
                 check_fits(target, shape, dtype)
-            self.gather(own, targets, lengths, root)
-            return targets
-        memory = framework.new_bytes(begins[-1])
-        self.gather(own, [memory], lengths, root)
+            into = targets
+        if max(sizes) > _DATA_BYTES:
+            self._gather_rows(rows, into, sizes, counts, root)
+        elif is_wanted:
+            self._unpack(words, into, sizes)
+        if not is_new:
+            return targets if is_wanted else None
+        begins = accumulate(sizes, initial=0)
         return [
             framework.elements(memory, begin, dtype, shape)
             for begin, (dtype, shape) in zip(begins, layouts, strict=False)
         ]
 
+    def _packets_of(
+        self, rows: Sequence[A], headers: Sequence[Sequence[int]]
+    ) -> Numbers:
+        """Return the packets of arrays with these headers."""
+        packets = np.zeros((len(rows), _PACKET), np.int64)
+        packets[:, :HEADER] = headers
+        for row, place in zip(rows, _places_in(packets), strict=True):
+            if row.nbytes <= _DATA_BYTES:
+                memmove(place, self._framework.extent_of(row)[0], row.nbytes)
+        return packets
+
+    def _unpack(
+        self, packets: Numbers, targets: Sequence[A], sizes: Sequence[int]
+    ) -> None:
+        """Copy the arrays in packets, of these sizes, one after the other."""
+        row, copies = destination_of(self._framework, targets)
+        to = row.address
+        for place, size in zip(_places_in(packets), sizes, strict=True):
+            memmove(to, place, size)
+            to += size
+        copy_results(self._framework, copies)
+
+    def _gather_rows(
+        self,
+        rows: Sequence[A],
+        targets: Sequence[A],
+        sizes: Sequence[int],
+        counts: Sequence[int],
+        root: int,
+    ) -> None:
+        """Gather all members' arrays, of these sizes, one after the other."""
+        own = rows[0]
+        if len(rows) > 1:
+            own = self._framework.new_bytes(sum(row.nbytes for row in rows))
+            to, _, _ = self._framework.extent_of(own)
+            for row in rows:
+                memmove(to, self._framework.extent_of(row)[0], row.nbytes)
+                to += row.nbytes
+        begins = list(accumulate(sizes, initial=0))
+        edges = [begins[array] for array in accumulate(counts, initial=0)]
+        lengths = [end - begin for begin, end in pairwise(edges)]
+        self.gather(own, targets, lengths, root)
+
     def exchange_numbers(
         self,
-        numbers: Sequence[Sequence[int]],
+        numbers: Sequence[Sequence[int]] | Numbers,
         counts: Sequence[int],
         prelude_to: Operation,
-    ) -> list[list[int]]:
+    ) -> Numbers:
         """Return the rows of whole numbers of all members.
 
         Args:
@@ -157,13 +219,12 @@ class ArrayTransport(Generic[A]):
             counts: How many rows each member has.
             prelude_to: The operation that the numbers describe.
         """
-        own = np.array(numbers, np.int64)
+        own = np.asarray(numbers, np.int64)
         rows = np.empty((sum(counts), own.shape[1]), np.int64)
         lengths = [count * own.shape[1] * own.itemsize for count in counts]
         call = rows_of([own]), rows_of([rows]), lengths
         self._transport.all_gather(*call, name=self._name, prelude_to=prelude_to)
-        numbers_of_all: list[list[int]] = rows.tolist()
-        return numbers_of_all
+        return rows
 
     def share_numbers(
         self, numbers: Sequence[int], root: int, prelude_to: Operation
@@ -274,9 +335,7 @@ def described(
     return framework.dtype_of_number(number), tuple(lengths[:axes])
 
 
-def headers_in(headers: bytes) -> list[list[int]]:
-    """Return the headers that the core has exchanged."""
-    numbers: list[list[int]] = (
-        np.frombuffer(headers, np.int64).reshape(-1, HEADER).tolist()
-    )
-    return numbers
+def _places_in(packets: Numbers) -> range:
+    """Return the addresses of the arrays in packets."""
+    pitch, begin = packets.strides[0], address_of(packets)
+    return range(begin + _HEADER_BYTES, begin + packets.nbytes, pitch)

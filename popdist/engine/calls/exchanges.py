@@ -17,7 +17,6 @@ from popdist.engine.calls.array_transport import (
     ArrayTransport,
     described,
     header_of,
-    headers_in,
 )
 from popdist.engine.calls.collective import Action, collective
 from popdist.engine.calls.destinations import check_apart, check_fits, out_arrays
@@ -67,8 +66,8 @@ class Exchanges(Membership):
             )
         if result is NotImplemented:
             return result
-        # The members' arrays differ, and the result has the headers of all of them.
-        action = self._gather(Operation.ALL_GATHER, x, -1, out, headers=result)
+        # The members' arrays differ, and the result has the packets of all of them.
+        action = self._gather(Operation.ALL_GATHER, x, -1, out, packets=result)
         carrier = ArrayTransport(self.transport, NUMPY, 0)
         return self.submit("all_gather", partial(action, carrier), False)
 
@@ -193,27 +192,21 @@ class Exchanges(Membership):
         x: Any,
         root: int,
         out: Any,
-        headers: bytes | None = None,
+        packets: bytes | None = None,
     ) -> Action:
         """Prepare a gather of arrays of any shapes and dtypes.
 
         Args:
             root: The member that gets the arrays; -1 for all members.
-            headers: The headers of all replicas' arrays, if they have been exchanged.
+            packets: The packets of all members, if they have been exchanged.
         """
         rows = [readable(row) for row in self._rows(x, alike=False)]
         targets = self._gather_targets(rows, out)
-        own_headers, counts = [header_of(NUMPY, row) for row in rows], self.replicas
+        headers = [header_of(NUMPY, row) for row in rows]
 
         def action(carrier: ArrayTransport[Array]) -> Any:
-            if headers is None:
-                found = carrier.exchange_numbers(own_headers, counts, operation)
-            else:
-                found = headers_in(headers)
-            own = rows[0]
-            if len(rows) > 1:
-                own = np.concatenate([row.reshape(-1).view(np.uint8) for row in rows])
-            gathered = carrier.gather_described(own, found, counts, targets, root)
+            given = operation, rows, headers, self.replicas
+            gathered = carrier.gather_described(*given, targets, root, packets)
             return gathered if out is None or gathered is None else out
 
         return action

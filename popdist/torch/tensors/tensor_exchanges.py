@@ -83,9 +83,8 @@ def all_gather_varied(group: Group, tensor: Tensor) -> Action:
     counts = [1] * group.size
 
     def action(carrier: ArrayTransport[Tensor]) -> Any:
-        call = [header], counts, Operation.ALL_GATHER
-        headers = carrier.exchange_numbers(*call)
-        return carrier.gather_described(tensor, headers, counts, None, -1)
+        given = Operation.ALL_GATHER, [readable(tensor)], [header], counts
+        return carrier.gather_described(*given, None)
 
     return action
 
@@ -157,7 +156,7 @@ def all_to_all_parts(
     def action(carrier: ArrayTransport[Tensor]) -> Sequence[Tensor]:
         own_sizes = [[part.nbytes for part in sources]]
         call = own_sizes, [1] * size, Operation.ALL_TO_ALL
-        sizes = carrier.exchange_numbers(*call)
+        sizes = carrier.exchange_numbers(*call).tolist()
         for i, (out, row) in enumerate(zip(outs, sizes, strict=True)):
             if out.nbytes != row[group.rank]:
                 raise ValueError(

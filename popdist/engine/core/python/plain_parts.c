@@ -4,10 +4,17 @@
 
 #include "python/comm_object.h"
 
+#include <stddef.h>
 #include <string.h>
 
-/* The words that members exchange before they gather: see calls/array_transport.py. */
-enum { HEADER = 16, HEADER_AXES = 14 };
+/* Before they gather arrays, members exchange packets, each with a header of an array and
+ * the array itself, if that fits: see calls/array_transport.py. */
+enum { HEADER_AXES = 14, PACKET_DATA_BYTES = 384 };
+
+typedef struct {
+    int64_t type, num_axes, axes[HEADER_AXES];
+    char data[PACKET_DATA_BYTES];
+} packet;
 
 /* Get two arrays. False if one is not plain or has no elements, or both are the same. */
 static bool get_parts(pair *p, PyObject *from, PyObject *to)
@@ -103,30 +110,46 @@ static status gather_equal(CommObject *self, operation prelude_to, dtype type,
     return exchange_equal(x, bytes);
 }
 
+/* Gather the arrays of all members' packets, or their memory if it does not fit there.
+ * `alike` is false, and nothing is gathered, if the arrays differ. */
+static status gather_packets(CommObject *self, const pair *p, packet *packets, bool *alike)
+{
+    const size_t bytes = (size_t)p->x.len, size = (size_t)self->c.size;
+    const bool fits = bytes <= PACKET_DATA_BYTES;
+    packet mine = {p->type, p->x.ndim, {0}, {0}};
+    for (int i = 0; i < p->x.ndim; i++)
+        mine.axes[i] = p->x.shape[i];
+    if (fits)
+        memcpy(mine.data, p->x.buf, bytes);
+    status s = gather_equal(self, ALL_GATHER, INT64, sizeof mine, &mine, packets);
+    for (size_t q = 0; s == DONE && q < size; q++)
+        *alike = *alike && memcmp(packets + q, &mine, offsetof(packet, data)) == 0;
+    if (s != DONE || !*alike)
+        return s;
+    if (!fits)
+        return gather_equal(self, NO_PRELUDE, UINT8, bytes, p->x.buf, p->out.buf);
+    for (size_t q = 0; q < size; q++)
+        memcpy((char *)p->out.buf + q * bytes, packets[q].data, bytes);
+    return s;
+}
+
 static PyObject *gather_pair(CommObject *self, const pair *p)
 {
-    int64_t mine[HEADER] = {p->type, p->x.ndim};
-    const size_t bytes = sizeof mine, all = bytes * (size_t)self->c.size;
-    char *headers = PyMem_Malloc(all);
-    if (!headers)
+    const size_t bytes = sizeof(packet) * (size_t)self->c.size;
+    packet *packets = PyMem_Malloc(bytes);
+    if (!packets)
         return PyErr_NoMemory();
-    for (int i = 0; i < p->x.ndim; i++)
-        mine[2 + i] = p->x.shape[i];
     PyObject *result = NULL;
     if (enter(self, (uint64_t)p->out.len)) {
-        status s = gather_equal(self, ALL_GATHER, INT64, bytes, mine, headers);
         bool alike = true;
-        for (int q = 0; s == DONE && q < self->c.size; q++)
-            alike = alike && memcmp(headers + (size_t)q * bytes, mine, bytes) == 0;
-        if (s == DONE && alike)
-            s = gather_equal(self, NO_PRELUDE, UINT8, (uint64_t)p->x.len, p->x.buf, p->out.buf);
+        const status s = gather_packets(self, p, packets, &alike);
         result = leave(self, s);
         if (result && !alike) {
             Py_DECREF(result);
-            result = PyBytes_FromStringAndSize(headers, (Py_ssize_t)all);
+            result = PyBytes_FromStringAndSize((char *)packets, (Py_ssize_t)bytes);
         }
     }
-    PyMem_Free(headers);
+    PyMem_Free(packets);
     return result;
 }
 

@@ -321,14 +321,20 @@ def test_an_array_that_cannot_take_the_result_is_refused_before_anything_is_sent
     group.close()
 
 
-def test_an_array_that_does_not_fit_another_members_ends_the_group() -> None:
+@pytest.mark.parametrize("length", [2, 200])
+def test_an_array_that_does_not_fit_another_members_ends_the_group(
+    length: int,
+) -> None:
     def member(me: Me) -> Any:
         group = me.join()
-        group.all_gather(np.ones(2 + me.rank), out=[np.ones(2), np.ones(2 + me.rank)])
+        x = np.ones(length + me.rank)
+        group.all_gather(x, out=[np.ones(length), np.ones(length + me.rank)])
+        # Small arrays travel with their headers: the member that they fit has them.
+        group.barrier()
 
     rule = (
-        "out has float64 of shape (2,), but the result has float64 of shape (3,). "
-        f"{ALIKE}"
+        f"out has float64 of shape ({length},), but the result has float64 of shape "
+        f"({length + 1},). {ALIKE}"
     )
     found = errors(run(2, member))
     assert found[0] == (ValueError, rule)

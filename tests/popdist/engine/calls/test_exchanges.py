@@ -327,8 +327,9 @@ def test_an_error_between_the_steps_of_a_call_ends_it_for_all(
     why: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # In one piece, the core would gather it without a step in Python.
-    in_pieces = np.ones((3, 2), order="F")
+    # In one piece, the core would gather it without a step in Python. A smaller array
+    # would travel with its header, in one step.
+    in_pieces = np.ones((3, 200), order="F")
 
     def member(me: Me) -> str:
         group = me.join(instances=(10, 11, 12))

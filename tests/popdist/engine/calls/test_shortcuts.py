@@ -94,6 +94,29 @@ def test_arrays_that_differ_are_gathered_all_the_same() -> None:
     assert results(3, member) == [found] * 3
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_small_arrays_are_gathered_with_their_headers_in_one_exchange(
+    order: str,
+) -> None:
+    def member(me: Me) -> Any:
+        group = me.join()
+        comm, exchanges = group.transport.member.comm, []
+        group.barrier()
+        # A packet has room for 48 numbers of 64 bits.
+        for length in (1, 24, 25):
+            x = np.full((2, length), me.rank, np.int64, order=order)
+            (before, _), *_ = comm.recent(me.rank)[1]
+            found = group.all_gather(x, name="x" if length == 24 else None)
+            assert [array.tolist() for array in found] == [
+                [[rank] * length] * 2 for rank in range(2)
+            ]
+            (after, _), *_ = comm.recent(me.rank)[1]
+            exchanges.append(after - before)
+        return exchanges
+
+    assert results(2, member) == [[1, 1, 2]] * 2
+
+
 def test_results_that_are_larger_than_the_caches_are_gathered_to_any_address() -> None:
     length = (3 << 20) + 5
 
