@@ -60,6 +60,74 @@ def test_programs_reach_each_other_by_mpi_where_no_sshd_runs(
     bed.assert_nothing_is_left()
 
 
+# As docs/collectives.md says.
+LINKS = (
+    "export POPDIST_LINKS=tcp://$(scontrol show hostnames | head -n 1):29600/"
+    "$(python3 -c 'import secrets; print(secrets.token_hex())'); "
+)
+STORE = (
+    "export MASTER_ADDR=$(scontrol show hostnames | head -n 1) MASTER_PORT=29601 "
+    "WORLD_SIZE=4; "
+)
+SUM = """
+import socket, sys
+import numpy as np, popdist
+group = popdist.instance_group()
+total = group.all_reduce(np.full(3, group.rank + 1.0))[0]
+sys.stdout.write(f"{group.rank} {socket.gethostname()} {total}\\n")
+"""
+TORCH_SUM = """
+import os, socket, sys
+import popdist.torch, torch, torch.distributed as dist
+rank = int(os.environ["SLURM_PROCID"])
+dist.init_process_group("popdist", rank=rank)
+dist.all_reduce(total := torch.full((3,), rank + 1.0))
+sys.stdout.write(f"{rank} {socket.gethostname()} {total[0]}\\n")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("user", ["root", "ipuser"])
+@pytest.mark.parametrize(
+    ("begin", "program"), [(LINKS, SUM), (STORE, TORCH_SUM)], ids=["numpy", "torch"]
+)
+def test_programs_of_srun_without_pmi_reach_each_other_by_tcp(
+    slurm_bed: Bed, begin: str, program: str, user: str
+) -> None:
+    srun = ("srun", "--mpi=none", "--ntasks=4", "python3", "-c", program)
+
+    ran = slurm_bed.front.run(
+        *("salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2"),
+        *("sh", "-c", begin + shlex.join(srun)),
+        user=user,
+    )
+
+    lines = [f"{rank} h{rank // 2} 10.0" for rank in range(4)]
+    assert (ran.returncode, sorted_lines(ran.stdout)) == (0, lines), ran.stderr
+
+
+def test_a_first_node_whose_own_name_is_loopback_is_refused(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=2, slurm_cpus=2)
+    # As in many installations.
+    bed.front.run("sed", "-i", "1i 127.0.1.1 h0", "/etc/hosts")
+    srun = ("srun", "--mpi=none", "--ntasks=2", "--kill-on-bad-exit=1")
+
+    ran = bed.front.run(
+        *("salloc", "--quiet", "--nodes=2"),
+        *("sh", "-c", LINKS + shlex.join((*srun, "python3", "-c", SUM))),
+    )
+
+    assert ran.returncode != 0
+    assert (
+        "Instance 0 would listen at 127.0.1.1, because h0 has this address on its own "
+        "host, where other hosts cannot reach it. Give POPDIST_LINKS an address of that "
+        "host in place of its name; hostname -I lists them."
+    ) in ran.stderr
+
+
 @pytest.mark.parametrize("mpi", MPIS)
 def test_a_step_of_one_task_runs_a_job_over_the_allocation(
     slurm_bed: Bed, mpi: str
