@@ -33,7 +33,7 @@ from popdist.settings import Settings
 if TYPE_CHECKING:
     from popdist.engine.endpoint import Endpoint
     from popdist.engine.group import Group
-    from popdist.engine.hosts.tcp.links import TcpRoot
+    from popdist.engine.hosts.tcp.listener import TcpRoot
     from popdist.engine.hosts.world import JobHosts
     from popdist.engine.meet.group_name import GroupName
     from popdist.engine.meet.pidfds import Pidfd
@@ -186,7 +186,7 @@ class Session:
             check_mpi(os.environ)
         # Not above, as in _shared_memory().
         from popdist import __version__
-        from popdist.engine.hosts.tcp.links import TcpRoot
+        from popdist.engine.hosts.tcp.listener import TcpRoot
         from popdist.engine.hosts.world import JobHosts
 
         place = self.job.place

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from popdist.engine.hosts.links import Links
 from popdist.engine.hosts.mail import Mail
-from popdist.engine.hosts.tcp.links import TcpRoot
+from popdist.engine.hosts.tcp.listener import TcpRoot
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import ArenaError
 

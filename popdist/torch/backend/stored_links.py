@@ -9,7 +9,7 @@ from time import sleep
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from popdist.engine.hosts.tcp.links import TcpRoot
+from popdist.engine.hosts.tcp.listener import TcpRoot
 from popdist.errors import ArenaError
 
 # Where instance 0 listens, with the key of the links; an address of another host.

@@ -123,8 +123,8 @@ def test_a_first_node_whose_own_name_is_loopback_is_refused(
     assert ran.returncode != 0
     assert (
         "Instance 0 would listen at 127.0.1.1, because h0 has this address on its own "
-        "host, where other hosts cannot reach it. Give POPDIST_LINKS an address of that "
-        "host in place of its name; hostname -I lists them."
+        "host, where other hosts cannot reach it. Give POPDIST_LINKS an address of "
+        "that host in place of its name; hostname -I lists them."
     ) in ran.stderr
 
 

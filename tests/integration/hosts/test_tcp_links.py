@@ -14,7 +14,8 @@ from beds.host import Host
 # than a process takes that is stopped.
 PROGRAM = """
 import sys, time
-from popdist.engine.hosts.tcp.links import TcpLinks, TcpRoot
+from popdist.engine.hosts.tcp.links import TcpLinks
+from popdist.engine.hosts.tcp.listener import TcpRoot
 rank, busy = int(sys.argv[1]), sys.argv[2] == "busy"
 links = TcpLinks(rank, 2, TcpRoot("10.31.0.1", 29600, b"a key of the job"))
 print("linked", flush=True)

@@ -1,4 +1,7 @@
-"""Both ends of a new connection prove that they know the key of the job."""
+"""Both ends of a new connection prove that they know the key of the job.
+
+From then on the kernel checks whether the other host answers.
+"""
 
 import os
 import socket
@@ -8,6 +11,15 @@ from hmac import compare_digest
 from struct import Struct
 from time import monotonic
 
+# After so long without an answer, a host is taken for dead: see SILENT_MS in tcp.c.
+SILENT_SECONDS = 5
+# The kernel asks over an idle connection every second whether the other one answers.
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, SILENT_SECONDS - 1),
+)
 # How long a connecting process may take for its proof: anyone may connect.
 _PROOF_SECONDS = 10.0
 # How often a wait for the other end checks whether it is over.
@@ -40,6 +52,7 @@ def greet(
         OSError: The connection has ended.
         TimeoutError: The wait is over.
     """
+    _keep_alive(connection)
     theirs = _receive(connection, _NONCE_BYTES, is_over)
     nonce = os.urandom(_NONCE_BYTES)
     proof = _proof(key, b"connects", theirs, nonce, own, to)
@@ -58,6 +71,7 @@ def examine(
         StrangerError: The other end has another key.
         OSError: The connection has ended, or the proof takes too long.
     """
+    _keep_alive(connection)
     until = monotonic() + _PROOF_SECONDS
     nonce = os.urandom(_NONCE_BYTES)
     connection.sendall(nonce)
@@ -67,6 +81,11 @@ def examine(
     if number >= size or not compare_digest(proof, expected):
         raise StrangerError
     return int(number), _proof(key, b"listens", nonce, theirs, number, own)
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    for level, option, value in _KEEPALIVE:
+        connection.setsockopt(level, option, value)
 
 
 def _proof(

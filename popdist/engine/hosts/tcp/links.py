@@ -12,20 +12,24 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from ipaddress import ip_address
 from threading import Lock
 from time import monotonic, sleep
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from popdist.engine import _core
-from popdist.engine.handle import Helper
 from popdist.engine.hosts.links import LinkError
-from popdist.engine.hosts.tcp.handshake import StrangerError, examine, greet
+from popdist.engine.hosts.tcp.handshake import SILENT_SECONDS, StrangerError, greet
+from popdist.engine.hosts.tcp.listener import (
+    Address,
+    Listener,
+    TcpRoot,
+    listen,
+    listen_as_root,
+)
 from popdist.engine.meet.members import name_instances
-from popdist.errors import ArenaError, PeerLostError
+from popdist.errors import PeerLostError
 
 # Tags of short messages: of Links.post(); of gather(); of instances that end, and how
 # many messages each gets from all; of an instance that has died.
@@ -34,38 +38,11 @@ _MOST_TAG = (1 << 31) - 1
 _PAUSE = 0.002
 # How often all connections are checked for hosts that do not answer.
 _CHECK_SECONDS = 0.5
-# After so long without an answer, a host is taken for dead: see SILENT_MS in tcp.c.
-_SILENT_SECONDS = 5
-# The kernel asks over an idle connection every second whether the other one answers.
-_KEEPALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _SILENT_SECONDS - 1),
-)
 # Errors of a host that answers nothing. A router may report them for a moment only.
 _UNREACHABLE = errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN
-# How long instance 0 waits for its port, which an earlier attempt may still have.
-_BIND_SECONDS = 5.0
 # How long the process at instance 0's address may take for its proof: it may be one of
 # an earlier attempt, or another program.
 _ROOT_SECONDS = 10.0
-# The most connections without a proof.
-_MOST_UNPROVEN = 256
-
-Address = tuple[str, int]
-
-
-class TcpRoot(NamedTuple):
-    """Where instance 0 listens for links by TCP, and the secret of the job.
-
-    listener: The socket of instance 0, if it has one already.
-    """
-
-    host: str
-    port: int
-    key: bytes
-    listener: socket.socket | None = None
 
 
 class TcpLinks:
@@ -92,22 +69,20 @@ class TcpLinks:
         self.table = self._core.table()
         self.most_tag = _MOST_TAG
         self.failed: set[int] = set()
-        os.register_at_fork(after_in_child=self._disown)
+        # Sockets in a forked child would hide its parent's death.
+        os.register_at_fork(after_in_child=self._core.disown)
         # Each is held while this process connects to that instance.
         self._connecting = [Lock() for _ in range(size)]
         self._addresses: list[Address] = []
-        # Accepted connections without a proof yet, the oldest first.
-        self._unproven: dict[socket.socket, None] = {}
-        self._unproven_lock = Lock()
         self._checked_at = 0.0
         # How many short messages all have sent here, once they have come to their end.
         self._count: int | None = None
         if rank == 0:
-            self._listener = root.listener or _listener_of_root(root)
+            listening = root.listener or listen_as_root(root)
         else:
-            self._connect_to_root(root, look_up)
-        Helper(target=self._accept, name="popdist accepts", daemon=True).start()
-        own = self._listener.getsockname()[:2]
+            listening = self._connect_to_root(root, look_up)
+        own = listening.getsockname()[:2]
+        Listener(listening, self._key, rank, size, self._core.add)
         texts = self.gather(json.dumps(own).encode())
         self._addresses = [tuple(json.loads(text)) for text in texts]
 
@@ -207,11 +182,6 @@ class TcpLinks:
                     with suppress(OSError):  # it has died, too
                         self._core.post(other, _DIED, b"%d" % instance)
 
-    def _disown(self) -> None:
-        """Close the sockets in a forked child: they would hide the parent's death."""
-        self._core.disown()
-        self._listener.close()
-
     def _await(self, tag: int) -> tuple[int, bytes]:
         """Return a message that comes while the instances connect.
 
@@ -232,8 +202,12 @@ class TcpLinks:
 
     def _connect_to_root(
         self, root: TcpRoot, look_up: Callable[[], TcpRoot] | None
-    ) -> None:
-        """Connect once instance 0 listens, and listen at the address on the way."""
+    ) -> socket.socket:
+        """Connect once instance 0 listens, and listen at the address on the way.
+
+        Returns:
+            The listening socket.
+        """
         while True:
             is_over = partial(_is_past, monotonic() + _ROOT_SECONDS)
             try:
@@ -245,15 +219,15 @@ class TcpLinks:
                 if look_up is not None:
                     root = look_up()
                     self._key = root.key
-        self._listener = _listener((connection.getsockname()[0], 0))
+        listening = listen((connection.getsockname()[0], 0))
         self._core.add(0, connection.detach())
+        return listening
 
     def _connected(
         self, instance: int, address: Address, is_over: Callable[[], bool]
     ) -> socket.socket:
-        connection = socket.create_connection(address, _SILENT_SECONDS)
+        connection = socket.create_connection(address, SILENT_SECONDS)
         try:
-            _keep_alive(connection)
             greet(connection, self._key, self._rank, instance, is_over)
         except BaseException:
             connection.close()
@@ -271,7 +245,7 @@ class TcpLinks:
         if self._core.is_ready(instance):
             return
         with self._connecting[instance]:
-            until = monotonic() + _SILENT_SECONDS
+            until = monotonic() + SILENT_SECONDS
             while not (self._core.is_ready(instance) or is_over()):
                 try:
                     connection = self._connected(
@@ -306,106 +280,6 @@ class TcpLinks:
         else:
             sleep(0.05)
 
-    def _accept(self) -> None:
-        """Let other instances connect, each in a thread: one may be slow.
-
-        Any process that reaches the address may connect. If many do so without a proof,
-        the oldest of these connections are ended; instances connect again.
-        """
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-                with self._unproven_lock:
-                    self._unproven[connection] = None
-                Helper(
-                    target=self._answer,
-                    args=(connection,),
-                    name="popdist answers",
-                    daemon=True,
-                ).start()
-            except (OSError, RuntimeError):
-                # There are no descriptors, memory or threads left for now.
-                self._end_unproven(0)
-                sleep(0.05)
-            self._end_unproven(_MOST_UNPROVEN)
-
-    def _end_unproven(self, count: int) -> None:
-        """End the oldest connections without a proof, but for so many."""
-        with self._unproven_lock:
-            oldest = list(self._unproven)[: max(len(self._unproven) - count, 0)]
-            for connection in oldest:
-                del self._unproven[connection]
-                # Its thread closes it.
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-
-    def _answer(self, connection: socket.socket) -> None:
-        try:
-            _keep_alive(connection)
-            instance, proof = examine(connection, self._key, self._rank, self._size)
-            # From the proof on, the other end takes this one for connected.
-            with self._unproven_lock:
-                del self._unproven[connection]
-            connection.sendall(proof)
-        except (OSError, StrangerError, KeyError):
-            with self._unproven_lock:
-                self._unproven.pop(connection, None)
-            connection.close()
-            return
-        self._core.add(instance, connection.detach())
-
 
 def _is_past(moment: float) -> bool:
     return monotonic() > moment
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    for level, option, value in _KEEPALIVE:
-        connection.setsockopt(level, option, value)
-
-
-def _listener(address: Address) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    return socket.create_server(address, family=family, backlog=1024)
-
-
-def _listener_of_root(root: TcpRoot) -> socket.socket:
-    """Listen at the address that all instances have been told.
-
-    Raises:
-        ArenaError: It is no address of this host for others, or the port is in use.
-    """
-    until = monotonic() + _BIND_SECONDS
-    while True:
-        try:
-            return _listener(_address_for_others(root))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE and monotonic() < until:
-                sleep(0.05)
-                continue
-            is_of_name = isinstance(error, socket.gaierror)
-            reason = error.strerror if is_of_name else os.strerror(error.errno or 0)
-            raise ArenaError(
-                f"Instance 0 cannot listen at {root.host}:{root.port}, where the other "
-                f"instances are to reach it by TCP: {reason}. The host must be an "
-                "address of instance 0's host, and no other process may use the port."
-            ) from error
-
-
-def _address_for_others(root: TcpRoot) -> Address:
-    """Return the address of a root, which may be a name.
-
-    Raises:
-        ArenaError: Other hosts cannot reach it.
-    """
-    found = socket.getaddrinfo(root.host, root.port, type=socket.SOCK_STREAM)
-    address = str(found[0][4][0])
-    is_name = root.host not in (address, "localhost")
-    if is_name and ip_address(address.partition("%")[0]).is_loopback:
-        raise ArenaError(
-            f"Instance 0 would listen at {address}, because {root.host} has this "
-            "address on its own host, where other hosts cannot reach it. Give "
-            "POPDIST_LINKS an address of that host in place of its name; hostname -I "
-            "lists them."
-        )
-    return address, root.port

@@ -7,7 +7,8 @@ from threading import Event
 import pytest
 import torch.distributed as dist
 
-from popdist.engine.hosts.tcp.links import TcpLinks, TcpRoot
+from popdist.engine.hosts.tcp.links import TcpLinks
+from popdist.engine.hosts.tcp.listener import TcpRoot
 from popdist.torch.backend.stored_links import StoredLinks, server_of
 
 

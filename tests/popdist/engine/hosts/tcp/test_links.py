@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,10 +16,10 @@ import numpy as np
 import pytest
 
 from popdist.engine import _core
-from popdist.engine.hosts.tcp import handshake
-from popdist.engine.hosts.tcp import links as tcp_links
+from popdist.engine.hosts.tcp import handshake, listener
 from popdist.engine.hosts.tcp.handshake import StrangerError
-from popdist.engine.hosts.tcp.links import TcpLinks, TcpRoot
+from popdist.engine.hosts.tcp.links import TcpLinks
+from popdist.engine.hosts.tcp.listener import TcpRoot
 from popdist.errors import ArenaError, PeerLostError
 from tests.host_jobs import free_port
 
@@ -157,8 +158,11 @@ def test_a_proof_that_comes_byte_by_byte_has_no_more_time(
 
 
 OTHER = """
-import sys
-from popdist.engine.hosts.tcp.links import TcpLinks, TcpRoot
+import resource, sys
+from popdist.engine.hosts.tcp.links import TcpLinks
+from popdist.engine.hosts.tcp.listener import TcpRoot
+if len(sys.argv) > 4:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[4]),) * 2)
 root = TcpRoot("127.0.0.1", int(sys.argv[1]), b"a key of the job")
 links = TcpLinks(int(sys.argv[2]), int(sys.argv[3]), root)
 print("linked", flush=True)
@@ -171,9 +175,13 @@ Popen = subprocess.Popen[bytes]
 
 
 @contextmanager
-def process_of(root: TcpRoot, rank: int, size: int) -> Iterator[Popen]:
-    """Run an instance in a process of its own until the end of its stdin."""
-    argv = [sys.executable, "-c", OTHER, f"{root.port}", f"{rank}", f"{size}"]
+def process_of(root: TcpRoot, rank: int, size: int, *limit: str) -> Iterator[Popen]:
+    """Run an instance in a process of its own until the end of its stdin.
+
+    Args:
+        limit: The most descriptors that it may have.
+    """
+    argv = [sys.executable, "-c", OTHER, f"{root.port}", f"{rank}", f"{size}", *limit]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as process:
         try:
@@ -285,7 +293,7 @@ def test_instance_0_waits_for_a_port_that_another_process_has_for_a_moment() -> 
 def test_a_port_that_another_process_keeps_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tcp_links, "_BIND_SECONDS", 0.1)
+    monkeypatch.setattr(listener, "_BIND_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -348,24 +356,39 @@ sys.stdin.read()
 """
 
 
+@contextmanager
+def flood(root: TcpRoot, data: bytes, connections: int) -> Iterator[None]:
+    """Keep so many connections of a stranger, who has sent the data over each."""
+    argv = [sys.executable, "-c", FLOOD, f"{root.port}", data.hex(), f"{connections}"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"flooded\n"
+        yield
+        process.kill()
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"x" * 20, b"x" * 52, b"GET / HTTP/1.1\r\n" * 100]
 )
 def test_connections_of_strangers_keep_no_instance_away(data: bytes) -> None:
     root = new_root()
-    argv = [sys.executable, "-c", FLOOD, f"{root.port}", data.hex(), "2000"]
-    pipe = subprocess.PIPE
-    with (
-        ThreadPoolExecutor(2) as threads,
-        subprocess.Popen(argv, stdin=pipe, stdout=pipe) as flood,
-    ):
+    with ThreadPoolExecutor(2) as threads:
         first = threads.submit(TcpLinks, 0, 2, root)
-        assert flood.stdout is not None
-        assert flood.stdout.readline() == b"flooded\n"
+        with flood(root, data, 2000):
+            began = threading.active_count()
+            second = threads.submit(TcpLinks, 1, 2, root)
 
-        second = threads.submit(TcpLinks, 1, 2, root)
+            second.result().post(0, b"here")
+            assert take(first.result()) == (1, b"here")
+            assert began < listener._MOST_UNPROVEN + 50
 
-        second.result().post(0, b"here")
-        assert take(first.result()) == (1, b"here")
-        assert len(first.result()._unproven) <= tcp_links._MOST_UNPROVEN
-        flood.kill()
+
+def test_strangers_that_use_all_descriptors_keep_no_instance_away() -> None:
+    root = new_root()
+    with process_of(root, 0, 2, "60") as process, flood(root, b"", 200):
+        links = TcpLinks(1, 2, root)
+        await_linked(process)
+
+        assert links.take() is None
+        assert links.failed == set()

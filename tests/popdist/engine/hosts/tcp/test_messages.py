@@ -173,6 +173,20 @@ def test_what_a_process_does_not_receive_is_not_sent_without_limit(
         assert np.array_equal(receive.data, each)
 
 
+def test_messages_that_were_received_count_no_more(
+    pair: tuple[Instance, Instance],
+) -> None:
+    one, other = pair
+    for seed in range(2 * CREDIT // MIB):
+        receive = other.receive(MIB)
+        finish(one.send(random(MIB, seed)), receive)
+
+    sends = [one.send(random(MIB, seed)) for seed in range(10)]
+    advance(one, other)
+
+    assert all(send.is_done() for send in sends)
+
+
 def test_a_receive_gets_its_message_behind_all_that_is_not_received(
     pair: tuple[Instance, Instance],
 ) -> None:
