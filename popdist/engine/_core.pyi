@@ -114,6 +114,13 @@ class Comm:
     def set_heap(self, address: int, span: int, /) -> None: ...
     # Add to the number of calls that the group's thread makes before any other.
     def queue(self, more: int, /) -> int: ...
+    # For how many seconds the first deferred call has waited, 0.0 if a thread makes it
+    # now; -1.0 if there is none. All other calls make the deferred ones first.
+    def deferred_seconds(self) -> float: ...
+    def make_deferred(self) -> None: ...
+    # Whether a thread makes them if they wait for long. If none does, TensorCalls call
+    # watch_deferred() of the group.
+    def watch(self, watched: bool, /) -> None: ...
     def last(self) -> tuple[int, int]: ...
     # The numbers of all_reduces and reduces by oneshot, by direct, by ring, and in
     # place in the arena.
@@ -172,28 +179,35 @@ class Reducer:
     ) -> Any: ...
 
 class TensorCall:
-    """A checked call of TensorCalls, which keeps its tensors."""
+    """An asynchronous call of TensorCalls; keeps its tensors until it is over."""
 
-    # Calls that were begun before must have been made.
-    def make(self) -> None: ...
+    is_over: bool
+    # Whether the result is one element.
+    is_number: bool
+    # Make the call, unless it is over, and those before it. Returns True.
+    def wait(self) -> bool: ...
 
 class TensorCalls:
     """The most common calls of torch.distributed, of a group with one row a member.
 
-    They return the work `done`, or a call to be made later if the options ask for
-    this. They return None, and have done nothing, if the call is not one of these or
-    the group has ended.
+    They return the work `done`, or if the options ask for an asynchronous call, this
+    call, which as a rule is deferred. They return None, and have done nothing, if the
+    call is not one of these or the group has ended.
     """
 
-    # The number of calls so far.
+    # The number of calls so far, deferred ones included.
     made: int
     def __new__(
         cls,
         group: Reducer,
         # A capsule with DLPack's table of functions, or None, torch.Tensor, its method
-        # is_neg, the function that tells whether a profiler runs, the core's reductions
-        # by the hashes of torch's, timedelta(), and the work of a finished call.
+        # is_neg, the functions that tell whether a profiler runs and which backward
+        # pass this thread is in, the core's reductions by the hashes of torch's,
+        # timedelta(), and the work of a finished call.
         torch: tuple[Any, ...],
+        # Whether a call beside a backward pass takes no time from it. Otherwise calls
+        # in such a pass are not deferred.
+        overlaps: bool,
     ) -> TensorCalls: ...
     # `options` are torch's options. A tensor may be passed as a list of one.
     def all_reduce(self, tensors: Any, options: Any, /) -> Any: ...

@@ -23,7 +23,7 @@ class Endpoint:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.worker = Worker(transport.queue)
+        self.worker = _worker_of(transport)
         self.closed = False
         # The views that are open. One that is dropped is open no more.
         self._views: weakref.WeakSet[object] = weakref.WeakSet()
@@ -78,8 +78,13 @@ class Endpoint:
         self.closed = True
         # Another thread of the parent may have held it.
         self._lock = threading.RLock()
-        self.worker = Worker(self.transport.queue)
+        self.worker = _worker_of(self.transport)
         self.transport.disown()
+
+
+def _worker_of(transport: Transport) -> Worker:
+    core = transport.core
+    return Worker(transport.queue, None if core is None else core.comm)
 
 
 def _release(worker: Worker, transport: Transport) -> None:

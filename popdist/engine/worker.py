@@ -7,6 +7,7 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
+from popdist.engine import _core
 from popdist.engine.handle import Handle, Helper, check_interpreter, check_thread
 
 T = TypeVar("T")
@@ -28,22 +29,32 @@ class Worker:
     Its thread, which is started when first needed, makes them at once. Deferred calls
     are for programs that soon wait for them: then the waiting thread makes them, and no
     other thread has to be woken. After 2 ms the worker's thread makes deferred calls,
-    too: other members wait for them, and the program may wait for those members.
+    too: other members wait for them, and the program may wait for those members. The
+    core defers calls by itself. They all come before the worker's.
     """
 
-    def __init__(self, count: Callable[[int], int]) -> None:
-        """Make a worker that tells by `count` when there are more calls, or fewer."""
+    def __init__(
+        self, count: Callable[[int], int], comm: _core.Comm | None = None
+    ) -> None:
+        """Make a worker.
+
+        Args:
+            count: Told when there are more calls, or fewer.
+            comm: May have deferred calls.
+        """
         # How many calls wait or run. While it is 0, calls need no worker.
         self.pending = 0
-        self._count = count
+        self._count, self._comm = count, comm
         # Guards all that follows, and wakes the thread.
         self._changed = threading.Condition()
         # None lets the thread end.
         self._queue: deque[_Call | None] = deque()
         # The time at which the thread begins to make the queued calls.
         self._due = inf
-        # Whether the thread looks at the queue every so often, or must be woken.
+        # Whether the thread looks at the queue every so often, or must be woken, and at
+        # how many empty ones.
         self._looking = False
+        self._looks = 0
         self._thread: threading.Thread | None = None
         # The thread in which a call runs.
         self._making: threading.Thread | None = None
@@ -65,13 +76,8 @@ class Worker:
         handle: Handle[T] = Handle(give_up)
         handle.scheduler = self
         with self._changed:
-            if self._thread is None:
-                thread = Helper(target=self._work, name="popdist", daemon=True)
-                # May fail: calls are counted only once a thread makes them.
-                thread.start()
-                self._thread = thread
-            self.pending = self._count(1)
-            self._queue.append(_Call(handle, action))
+            self._start()
+            self._append(_Call(handle, action))
             if not deferred:
                 self._wake(0.0)
             elif self._due == inf:
@@ -79,6 +85,15 @@ class Worker:
                 if not self._looking:
                     self._wake(self._due)
         return handle
+
+    def watch(self) -> None:
+        """Make calls that the core defers, if no other thread does within 2 ms."""
+        check_interpreter()
+        with self._changed:
+            self._start()
+            self._looks = _IDLE_LOOKS
+            self._look(True)
+            self._changed.notify()
 
     def make_until(self, handle: Handle[Any]) -> None:
         """Make the calls up to this one in this thread, if they are deferred."""
@@ -119,6 +134,17 @@ class Worker:
         """Let the thread end, without waiting for it: no call is under way."""
         if self._thread is not None:
             self._end()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            thread = Helper(target=self._work, name="popdist", daemon=True)
+            # May fail: calls are counted only once a thread makes them.
+            thread.start()
+            self._thread = thread
+
+    def _append(self, call: _Call) -> None:
+        self.pending = self._count(1)
+        self._queue.append(call)
 
     def _end(self) -> None:
         with self._changed:
@@ -174,10 +200,29 @@ class Worker:
         return True
 
     def _wait_until_due(self) -> None:
-        idle = 0
-        while self._making is not None or monotonic() < self._due:
-            idle = idle + 1 if self._due == inf else 0
+        self._looks = _IDLE_LOOKS
+        while True:
+            is_idle = not self._queue_deferred() and self._due == inf
+            if self._making is None and monotonic() >= self._due:
+                break
+            self._looks = self._looks - 1 if is_idle else _IDLE_LOOKS
             # If all queued calls are due, the end of the running call wakes the thread.
-            self._looking = self._due > 0 and idle < _IDLE_LOOKS
+            self._look(self._due > 0 and self._looks > 0)
             self._changed.wait(_DEFER_SECONDS if self._looking else None)
-        self._looking = False
+        self._look(False)
+
+    def _queue_deferred(self) -> bool:
+        """Return whether the core has deferred calls, and queue them if late."""
+        if self._comm is None or (waited := self._comm.deferred_seconds()) < 0:
+            return False
+        if waited >= _DEFER_SECONDS and self._due > 0:
+            # The calls have its errors, too.
+            handle: Handle[None] = Handle(lambda _: None)
+            self._append(_Call(handle, self._comm.make_deferred))
+            self._due = 0.0
+        return True
+
+    def _look(self, looking: bool) -> None:
+        self._looking = looking
+        if self._comm is not None:
+            self._comm.watch(looking)

@@ -119,6 +119,10 @@ class Membership(_core.Reducer):
         )
         return handle if async_op else handle.wait()
 
+    def watch_deferred(self) -> None:
+        """Have the core's deferred calls made even if no thread waits for them."""
+        self._endpoint.worker.watch()
+
     def _carry_out(self, what: str, action: Callable[[], T]) -> T:
         try:
             return action()

@@ -18,7 +18,7 @@ from popdist.engine.calls.array_transport import ArrayTransport
 from popdist.engine.calls.collective import Action, collective
 from popdist.engine.calls.destinations import check_apart, check_fits
 from popdist.engine.calls.membership import Membership, in_core
-from popdist.engine.handle import AsyncOp, Handle
+from popdist.engine.failures import unusable
 from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
 from popdist.engine.spec.operations import RING, algorithm_code_of
 
@@ -101,13 +101,16 @@ class Reductions(Membership):
             pass
         raise core.failure()
 
-    def submit_to_core(
-        self, what: str, call: _core.TensorCall, async_op: AsyncOp
-    ) -> Handle[None] | None:
-        """Make a call that the core has checked: see submit()."""
-        self._check_open()
-        assert self._core is not None
-        return self.submit(what, partial(in_core, self._core, call.make), async_op)
+    def wait_in_core(self, what: str, call: _core.TensorCall) -> None:
+        """Return when a call that the core has deferred is over."""
+        core = self._core
+        if core is None:
+            raise unusable(None, self.transport.instances)
+        try:
+            in_core(core, call.wait)
+        except BaseException as error:
+            self.give_up(what, error)
+            raise
 
     def all_reduce_table(self, table: bytes, dtype: int, reduction: int) -> None:
         """All-reduce arrays of one dtype. Local replicas share each result.

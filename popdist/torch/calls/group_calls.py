@@ -21,6 +21,7 @@ from popdist.torch.calls.work import (
     DONE,
     CoalescedWork,
     CompletedWork,
+    CoreWork,
     EngineWork,
     InvalidArgumentError,
     backend_error,
@@ -46,7 +47,6 @@ class ProcessGroupCalls:
         """Make the calls of this group."""
         self._group = group
         self._timeout = timeout
-        self._in_core = calls_in_core(group)
         # Views of the group with several rows in each member.
         self._views: dict[int, Group] = {}
         self._coalesced: list[EngineWork] | None = None
@@ -58,6 +58,7 @@ class ProcessGroupCalls:
         # waits for other hosts.
         is_on_one_host = len(group.pidfds) + 1 == group.size
         self._overlaps = not is_on_one_host or group.cores >= 2 * group.size
+        self._in_core = calls_in_core(group, self._overlaps)
 
     @property
     def engine_group(self) -> Group:
@@ -139,19 +140,14 @@ class ProcessGroupCalls:
         return work
 
     def _work_in_core(self, operation: str, made: Any, written: Tensors) -> Any:
-        """Return the work of a call that the core has made, or begin it for later."""
+        """Return the work of a call that the core has made or deferred."""
         if made is DONE:
             return made
         result = listed(written)
-        self._calls_made += 1
-        at_once = not self._overlaps and _in_backward()
-        try:
-            handle = self._group.submit_to_core(
-                operation, made, False if at_once else "deferred"
-            )
-        except PopdistError as error:
-            raise backend_error(error) from error
-        return CompletedWork(result) if handle is None else self._work(handle, result)
+        if made.is_over:
+            return CompletedWork(result)
+        work = CoreWork(self._group, operation, made, result)
+        return self._keep(work, made.is_number)
 
     def _async_op_for(self, result: Any) -> AsyncOp:
         """Return the async_op of an asynchronous call with this result."""
@@ -166,11 +162,14 @@ class ProcessGroupCalls:
         limit: Callable[[], float] | None = None,
     ) -> EngineWork:
         """Return the work of an asynchronous call."""
-        work = EngineWork(handle, result, limit)
+        return self._keep(EngineWork(handle, result, limit), _is_one_number(result))
+
+    def _keep(self, work: EngineWork, is_number: bool) -> EngineWork:
+        """Keep an asynchronous call's work for later uses of it, and return it."""
         # DistributedDataParallel.join() leaves the work of its count of members to
         # torch's C++. That keeps a work alive, but not its Python methods: a wait for
         # it would never end then.
-        if _is_one_number(result):
+        if is_number:
             self._kept.append(work)
         if self._coalesced is not None:
             self._coalesced.append(work)

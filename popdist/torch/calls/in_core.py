@@ -1,7 +1,7 @@
 """The calls of torch.distributed that run in the engine's core, without Python's steps.
 
-These are synchronous calls on one dense CPU tensor, or on a dense source and a dense
-target. With small tensors the Python code takes longer than the exchange.
+These are calls on one dense CPU tensor, or on a dense source and a dense target. With
+small tensors the Python code takes longer than the exchange.
 """
 
 from datetime import timedelta
@@ -36,12 +36,17 @@ _TORCH = (
     Tensor,
     _Tensor.is_neg,
     _autograd._profiler_enabled,
+    torch._C._current_graph_task_id,
     _reductions(),
     timedelta(),
     DONE,
 )
 
 
-def calls_in_core(group: Group) -> _core.TensorCalls:
-    """Return the object that makes these calls of a group."""
-    return _core.TensorCalls(group, _TORCH)
+def calls_in_core(group: Group, overlaps: bool) -> _core.TensorCalls:
+    """Return the object that makes these calls of a group.
+
+    Args:
+        overlaps: Whether an asynchronous call takes no time from a backward pass.
+    """
+    return _core.TensorCalls(group, _TORCH, overlaps)

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from popdist.engine import _core
+from popdist.engine.group import Group
 from popdist.engine.handle import Handle
 from popdist.errors import CollectiveTimeoutError, PopdistError
 from popdist.torch.calls.untraced import untraced
@@ -48,14 +51,14 @@ class EngineWork(dist.Work):
 
     def __init__(
         self,
-        handle: Handle[Any],
+        handle: Handle[Any] | None,
         result: Any,
         timeout: Callable[[], float] | None = None,
     ) -> None:
         """Make the work of a call.
 
         Args:
-            handle: The engine's handle.
+            handle: The engine's handle; None if handle() makes one.
             result: The value of `result()` and of the future after the call.
             timeout: Returns for how many seconds wait() blocks if it is given none.
                 Without it, wait() blocks until the call ends, by its own timeout.
@@ -68,6 +71,11 @@ class EngineWork(dist.Work):
         # The message of a send or a receive.
         self.message: Message | None = None
 
+    def handle(self) -> Handle[Any]:
+        """Return the engine's handle of the call."""
+        assert self._handle is not None
+        return self._handle
+
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the call is over. Raises the call's error.
 
@@ -77,13 +85,13 @@ class EngineWork(dist.Work):
         seconds = timeout.total_seconds() if timeout else 0.0
         if seconds <= 0 and self._timeout is not None:
             seconds = self._timeout()
-        if seconds > 0 and not self._handle.is_done_in(seconds):
+        if seconds > 0 and not self.handle().is_done_in(seconds):
             raise dist.DistBackendError(
                 f"popdist: Timed out waiting {seconds:g} s for a collective call; see "
                 "the timeout of init_process_group and new_group."
             )
         try:
-            self._handle.wait()
+            self.handle().wait()
         except PopdistError as error:
             raise backend_error(error) from error
         return True
@@ -94,18 +102,18 @@ class EngineWork(dist.Work):
 
     def is_completed(self) -> bool:
         """Return whether the call is over."""
-        return self._handle.test()
+        return self.handle().test()
 
     def is_success(self) -> bool:
         """Return whether the call is over and has succeeded."""
-        return self._handle.test() and self.exception() is None
+        return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
         """Return the call's error, None if there is none."""
-        if not self._handle.test():
+        if not self.is_completed():
             return None
         try:
-            self._handle.result()
+            self.handle().result()
         except BaseException as error:
             return backend_error(error)
         return None
@@ -136,8 +144,44 @@ class EngineWork(dist.Work):
                 else:
                     future.set_result(result)
 
-            self._handle.add_done_callback(finish)
+            self.handle().add_done_callback(finish)
         return self._future
+
+
+@untraced
+class CoreWork(EngineWork):
+    """A call that the core may have deferred."""
+
+    def __init__(
+        self, group: Group, operation: str, call: _core.TensorCall, result: Any
+    ) -> None:
+        super().__init__(None, result)
+        self._group, self._operation, self._call = group, operation, call
+
+    def handle(self) -> Handle[Any]:
+        """Let the group's worker make the call, and return a handle of it."""
+        if self._handle is None:
+            wait = partial(self._group.wait_in_core, self._operation, self._call)
+            if self._call.is_over:
+                self._handle = Handle(lambda _: None)
+                self._handle.run(wait)
+            else:
+                self._handle = self._group.submit(self._operation, wait, True)
+        return self._handle
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until the call is over: make it, if no other thread does."""
+        if timeout:
+            return super().wait(timeout)
+        try:
+            self._group.wait_in_core(self._operation, self._call)
+        except PopdistError as error:
+            raise backend_error(error) from error
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether the call is over."""
+        return self._call.is_over
 
 
 @untraced

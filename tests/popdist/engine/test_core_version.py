@@ -10,13 +10,14 @@ from popdist.engine import _core
 from popdist.engine.call_table import EngineCall
 
 # The version of the core, the fields of a call in their order, and all methods.
-VERSION = 7
+VERSION = 8
 CALL_FIELDS = "operation arrays dtype reduction algorithm root name prelude_to lengths"
 METHODS = {
-    "Comm": "await_transfers begin_receive begin_send blocks close connect_hosts doing "
-    "end end_transfers ending in_call larger_call last missing note_death queue recent "
-    "record_to ring_segment run run_larger_call runs set_heap set_timeout set_trace "
-    "share_records waits",
+    "Comm": "await_transfers begin_receive begin_send blocks close connect_hosts "
+    "deferred_seconds doing end end_transfers ending in_call larger_call last "
+    "make_deferred missing note_death queue recent record_to ring_segment run "
+    "run_larger_call runs set_heap set_timeout set_trace share_records waits "
+    "watch",
     "Failure": "",
     "Mapping": "",
     "Recorder": "close",
@@ -24,7 +25,7 @@ METHODS = {
     "Split": "",
     "TcpLinks": "add check_answers disown failed is_ready note_failed post posted "
     "say_goodbye table take",
-    "TensorCall": "make",
+    "TensorCall": "is_number is_over wait",
     "TensorCalls": "all_gather all_reduce broadcast made reduce_scatter",
 }
 

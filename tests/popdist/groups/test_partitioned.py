@@ -198,8 +198,8 @@ def operations(of: type) -> dict[str, Signature]:
 
 
 def test_groups_of_replicas_have_every_operation_on_arrays_but_two() -> None:
-    # Two are between members, whatever their replicas; two are for adapters.
-    own = {"send", "recv", "submit", "submit_to_core"}
+    # Two are between members, whatever their replicas; one is for adapters.
+    own = {"send", "recv", "submit"}
     assert {*operations(ReplicaGroups)} | own == {*operations(Group)}
     assert len(operations(ReplicaGroups)) == 10
 

@@ -8,6 +8,8 @@
 
 enum { ALGORITHMS = IN_ARENA + 1 };
 
+typedef struct DeferredObject DeferredObject; /* see deferred.h */
+
 typedef struct {
     PyObject_HEAD
     comm c;
@@ -23,6 +25,9 @@ typedef struct {
     PyThread_type_lock gate;
     bool gate_is_open;
     int queued; /* calls that a thread of our own will make before any other */
+    DeferredObject *deferred, *last_deferred; /* calls to make before those, too */
+    unsigned long maker; /* the thread that makes the first of them, else 0 */
+    bool is_watched;     /* whether the worker's thread looks at them every so often */
     bool in_steps; /* in a call of a larger group, which owns this turn */
     links links;   /* to its other hosts; `hooks` handles their events, or is NULL */
     PyObject *hooks;
@@ -49,12 +54,27 @@ bool run_python_hooks(comm *c, int peer, uint64_t waited_ns);
  * interrupted the call, and must not wait for its end. */
 bool in_own_call(const CommObject *self);
 
+/* Raise an error for a call in the middle of another one of this thread. */
+bool refuse_nested_call(void);
+
 /* Wait until no other thread makes a call. False with an exception set, and no turn, if
  * this thread cannot wait, or a signal's handler has raised. */
 bool take_turn(CommObject *self);
 void give_turn(CommObject *self);
 
-/* Around every call. False with an exception set if no call is possible; leave returns
+/* Wait a little for another thread's call to end: whenever one does, open_gate() lets one
+ * waiting thread go on. False with an exception set as for take_turn(). */
+bool await_gate(CommObject *self);
+void open_gate(CommObject *self);
+
+/* Whether this very thread makes a deferred call. */
+bool is_maker(const CommObject *self);
+
+/* Make deferred calls up to one, NULL for all of them. False with an exception set if this
+ * thread cannot, or was interrupted. */
+bool make_deferred(CommObject *self, const DeferredObject *last);
+
+/* Around every call, which begins when the deferred ones are over. False with an exception set if no call is possible; leave returns
  * None, or NULL with an exception for all but DONE. Within a call of a larger group,
  * enter_step() begins a step of it. take_open_turn() only takes the turn. */
 bool enter(CommObject *self, uint64_t bytes);
@@ -78,6 +98,11 @@ static inline void end_call(CommObject *self, status s)
     if (self->c.record)
         end_record(self, s);
 }
+
+/* Methods of an endpoint for its deferred calls: see deferred.c. */
+PyObject *comm_deferred_seconds(CommObject *self, PyObject *unused);
+PyObject *comm_make_deferred(CommObject *self, PyObject *unused);
+PyObject *comm_watch(CommObject *self, PyObject *watched);
 
 /* A member's calls, for others: methods of its endpoint, see activities.c. */
 PyObject *comm_missing(CommObject *self, PyObject *unused);

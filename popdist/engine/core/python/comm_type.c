@@ -181,9 +181,12 @@ static PyObject *comm_shut(CommObject *self, PyObject *unused)
     if (self->c.pid == getpid()) {
         if (in_own_call(self))
             return end_own_call(self);
-        if (!take_turn(self))
+        if (!make_deferred(self, NULL) || !take_turn(self))
             return NULL;
     }
+    /* Its thread, too. */
+    if (self->c.pid != getpid())
+        self->maker = 0;
     /* Another thread may have closed it while this one waited. */
     if (!self->open) {
         give_turn(self);
@@ -344,6 +347,9 @@ PyObject *make_comm_type(PyObject *module)
         METHOD("record_to", comm_record_to, METH_VARARGS),
         METHOD("set_heap", comm_set_heap, METH_VARARGS),
         METHOD("queue", comm_queue, METH_VARARGS),
+        METHOD("deferred_seconds", comm_deferred_seconds, METH_NOARGS),
+        METHOD("make_deferred", comm_make_deferred, METH_NOARGS),
+        METHOD("watch", comm_watch, METH_O),
         METHOD("last", comm_last, METH_NOARGS),
         METHOD("runs", comm_runs, METH_NOARGS),
         METHOD("waits", comm_waits, METH_NOARGS),

@@ -8,7 +8,7 @@
  */
 #include "python/plain_arrays.h"
 
-#include "python/comm_object.h"
+#include "python/deferred.h"
 #include "python/reducer_object.h"
 
 #include <stddef.h>
@@ -33,14 +33,18 @@ typedef struct {
 
 enum { DLPACK_MAJOR = 1, DLPACK_CPU = 1 };
 
-/* Callers begin larger calls at once, in parallel to the program. */
-enum { MOST_LATER_BYTES = 1 << 20 };
+enum {
+    /* Callers begin larger calls at once, in parallel to the program. */
+    MOST_DEFERRED_BYTES = 1 << 20,
+    NO_PASS = -1, /* torch's number of a backward pass, outside of all */
+};
 
 typedef struct {
     PyObject_HEAD
     PyObject *group; /* a Reducer */
     PyObject *torch; /* owns the following references */
-    PyObject *tensor_type, *is_negative, *is_profiled, *no_time, *done;
+    PyObject *tensor_type, *is_negative, *is_profiled, *backward_pass, *no_time, *done;
+    bool overlaps; /* whether a call beside a backward pass takes no time from it */
     const char *reductions; /* the core's numbers, by the hash of torch's; negative for
                              * others */
     Py_ssize_t count_of_reductions;
@@ -55,7 +59,8 @@ typedef struct {
     int type;
 } tensor_row;
 
-static PyObject *name_reduction, *name_timeout, *name_async, *name_root, *name_root_tensor;
+static PyObject *name_reduction, *name_timeout, *name_async, *name_root, *name_root_tensor,
+    *name_watch;
 
 /* The core's dtype of a tensor's elements, or -1. */
 static int dtype_of(const dlpack_tensor *t)
@@ -114,12 +119,12 @@ static bool compares(PyObject *options, PyObject *name, PyObject *value, int how
     return yes;
 }
 
-/* Read whether a call is to return before it is over. False if the options set a
+/* Read whether a call may return before it is over. False if the options set a
  * timeout, or torch's profiler records the call. */
-static bool read_when(const TensorCallsObject *self, PyObject *options, bool *later)
+static bool read_when(const TensorCallsObject *self, PyObject *options, bool *is_async)
 {
     PyObject *given = PyObject_GetAttr(options, name_async);
-    *later = given == Py_True;
+    *is_async = given == Py_True;
     Py_XDECREF(given);
     return given && compares(options, name_timeout, self->no_time, Py_LE)
            && is_false(PyObject_CallNoArgs(self->is_profiled));
@@ -230,7 +235,6 @@ static PyObject *scatter_row(tensor_call *k)
     return leave(k->comm, reduce_scatter(&c, k->out.data));
 }
 
-/* Make a call, once all calls begun before have been made. */
 static PyObject *carry_out(tensor_call *k)
 {
     switch (k->op) {
@@ -244,6 +248,16 @@ static PyObject *carry_out(tensor_call *k)
     }
 }
 
+/* A call that torch's work stands for: a deferred one, or one that is over. */
+typedef struct {
+    DeferredObject base;
+    PyObject *group;  /* is not closed for lack of references while this is deferred */
+    tensor_call call; /* without tensors once it is over */
+    bool is_number;   /* whether its result is one element */
+} TensorCallObject;
+
+static PyTypeObject *tensor_call_type;
+
 static void keep(const tensor_call *k)
 {
     Py_INCREF((PyObject *)k->comm);
@@ -252,77 +266,127 @@ static void keep(const tensor_call *k)
     Py_INCREF(k->target);
 }
 
-static void let_go(const tensor_call *k)
+static void release(tensor_call *k)
 {
-    Py_DECREF((PyObject *)k->comm);
-    Py_DECREF(k->split);
-    Py_DECREF(k->source);
+    if (!k->source)
+        return;
+    Py_CLEAR(k->source);
     Py_DECREF(k->target);
+    Py_DECREF(k->split);
+    Py_DECREF((PyObject *)k->comm);
 }
 
-/* A call that is made later. */
-typedef struct {
-    PyObject_HEAD
-    tensor_call call;
-} TensorCallObject;
-
-static PyTypeObject *tensor_call_type;
-
-static PyObject *later_make(TensorCallObject *self, PyObject *unused)
+static bool call_make(DeferredObject *self)
 {
-    (void)unused;
-    return carry_out(&self->call);
+    PyObject *result = carry_out(&((TensorCallObject *)self)->call);
+    Py_XDECREF(result);
+    return result;
 }
 
-static void later_end(PyObject *object)
+static void call_release(DeferredObject *self)
 {
-    let_go(&((TensorCallObject *)object)->call);
+    release(&((TensorCallObject *)self)->call);
+}
+
+static void call_end(PyObject *object)
+{
+    TensorCallObject *self = (TensorCallObject *)object;
+    release(&self->call);
+    Py_DECREF((PyObject *)self->base.comm);
+    Py_DECREF(self->group);
     free_object(object);
 }
 
-static PyObject *for_later(const tensor_call *k)
+static TensorCallObject *new_call(const TensorCallsObject *calls, const tensor_call *k)
 {
-    TensorCallObject *later = new_object(tensor_call_type);
-    if (later) {
-        keep(k);
-        later->call = *k;
-    }
-    return (PyObject *)later;
+    TensorCallObject *self = new_object(tensor_call_type);
+    if (!self)
+        return NULL;
+    Py_INCREF((PyObject *)k->comm);
+    Py_INCREF(calls->group);
+    self->base.comm = k->comm;
+    self->group = calls->group;
+    self->base.make = call_make;
+    self->base.release = call_release;
+    self->is_number = k->out.count == 1;
+    return self;
 }
 
 static PyObject *not_made(void)
 {
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return NULL;
     PyErr_Clear();
     Py_RETURN_NONE;
 }
 
-/* Make a call now, and return its work, or None if it was not made. */
-static PyObject *make_now(TensorCallsObject *self, tensor_call *k)
+/* Defer a call, and return it; None if the group's worker cannot watch it. */
+static PyObject *make_later(TensorCallsObject *self, const tensor_call *k)
 {
+    if (!k->comm->is_watched) {
+        PyObject *result = PyObject_CallMethodObjArgs(self->group, name_watch, NULL);
+        if (!result)
+            return not_made();
+        Py_DECREF(result);
+    }
+    TensorCallObject *later = new_call(self, k);
+    if (!later)
+        return NULL;
+    later->call = *k;
+    keep(&later->call);
+    defer(&later->base);
+    self->made++;
+    return (PyObject *)later;
+}
+
+/* Make a call now, and return its work or, for an asynchronous one, the call. Return None
+ * if it was not made. */
+static PyObject *make_now(TensorCallsObject *self, tensor_call *k, bool is_async)
+{
+    PyObject *work = is_async ? (PyObject *)new_call(self, k) : self->done;
+    if (!work)
+        return NULL;
+    if (is_async)
+        ((TensorCallObject *)work)->base.is_over = true;
+    else
+        Py_INCREF(work);
     keep(k); /* while other threads run */
     PyObject *result = carry_out(k);
-    let_go(k);
+    release(k);
     if (result == Py_None) {
         Py_DECREF(result);
         self->made++;
-        Py_INCREF(self->done);
-        return self->done;
+        return work;
     }
     Py_XDECREF(result);
+    Py_DECREF(work);
     /* If the group has ended, the caller's own way reports the reason. */
     if (!PyErr_Occurred() || PyErr_ExceptionMatches(failure))
         return not_made();
     return NULL;
 }
 
-/* Make a call now, or return it for later, as its options say. */
+/* Whether to make an asynchronous call at once: in a backward pass, if no core is free to
+ * make it beside that. */
+static bool is_at_once(const TensorCallsObject *self)
+{
+    if (self->overlaps)
+        return false;
+    PyObject *number = PyObject_CallNoArgs(self->backward_pass);
+    const bool is_in_one = number && PyLong_AsLong(number) != NO_PASS;
+    Py_XDECREF(number);
+    return is_in_one;
+}
+
+/* Make a call now or later, as its options say. */
 static PyObject *make(TensorCallsObject *self, tensor_call *k, PyObject *options)
 {
-    bool later;
-    if (!read_when(self, options, &later) || (later && k->out.bytes > MOST_LATER_BYTES)
-        || (!later && k->comm->queued))
+    bool is_async;
+    if (k->comm->queued || !read_when(self, options, &is_async))
         return not_made();
-    return later ? for_later(k) : make_now(self, k);
+    if (!is_async || is_at_once(self))
+        return make_now(self, k, is_async);
+    return k->out.bytes > MOST_DEFERRED_BYTES ? not_made() : make_later(self, k);
 }
 
 /* Takes a list of a tensor, and torch's options. */
@@ -386,9 +450,9 @@ static PyObject *make_broadcast(TensorCallsObject *self, PyObject *const *args,
 static bool take_torch(TensorCallsObject *self, PyObject *torch)
 {
     PyObject *table;
-    if (!PyArg_ParseTuple(torch, "OOOOy#OO", &table, &self->tensor_type, &self->is_negative,
-                          &self->is_profiled, &self->reductions, &self->count_of_reductions,
-                          &self->no_time, &self->done))
+    if (!PyArg_ParseTuple(torch, "OOOOOy#OO", &table, &self->tensor_type, &self->is_negative,
+                          &self->is_profiled, &self->backward_pass, &self->reductions,
+                          &self->count_of_reductions, &self->no_time, &self->done))
         return false;
     Py_INCREF(torch);
     self->torch = torch;
@@ -402,15 +466,18 @@ static bool take_torch(TensorCallsObject *self, PyObject *torch)
 
 static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"group", "torch", NULL};
+    static char *names[] = {"group", "torch", "overlaps", NULL};
     PyObject *group, *torch;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO!", names, &group, &PyTuple_Type, &torch))
+    int overlaps;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO!p", names, &group, &PyTuple_Type,
+                                     &torch, &overlaps))
         return NULL;
     TensorCallsObject *self = new_object(type);
     if (!self)
         return NULL;
     Py_INCREF(group);
     self->group = group;
+    self->overlaps = overlaps;
     if (take_torch(self, torch))
         return (PyObject *)self;
     Py_DECREF(self);
@@ -432,7 +499,9 @@ static bool intern_names(void)
     name_async = PyUnicode_InternFromString("asyncOp");
     name_root = PyUnicode_InternFromString("rootRank");
     name_root_tensor = PyUnicode_InternFromString("rootTensor");
-    return name_reduction && name_timeout && name_async && name_root && name_root_tensor;
+    name_watch = PyUnicode_InternFromString("watch_deferred");
+    return name_reduction && name_timeout && name_async && name_root && name_root_tensor
+           && name_watch;
 }
 
 #define METHOD(name, function) \
@@ -441,12 +510,18 @@ static bool intern_names(void)
 PyObject *make_tensor_call_type(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        {"make", (PyCFunction)(void (*)(void))later_make, METH_NOARGS, NULL},
+        {"wait", (PyCFunction)(void (*)(void))deferred_wait, METH_NOARGS, NULL},
         {NULL, NULL, 0, NULL},
     };
+    static PyMemberDef members[] = {
+        {"is_over", T_BOOL, offsetof(TensorCallObject, base.is_over), READONLY, NULL},
+        {"is_number", T_BOOL, offsetof(TensorCallObject, is_number), READONLY, NULL},
+        {NULL, 0, 0, 0, NULL},
+    };
     static PyType_Slot slots[] = {
-        {Py_tp_dealloc, (void *)(uintptr_t)later_end},
+        {Py_tp_dealloc, (void *)(uintptr_t)call_end},
         {Py_tp_methods, methods},
+        {Py_tp_members, members},
         {0, NULL},
     };
     tensor_call_type = (PyTypeObject *)make_type(module, "popdist.engine._core.TensorCall",

@@ -50,21 +50,29 @@ static bool is_finalizing(void)
     return finalizing;
 }
 
-/* Wait for another thread's call for at most LOOK_US. */
-static bool wait_a_little(CommObject *self)
+bool is_maker(const CommObject *self)
+{
+    return self->maker && self->maker == PyThread_get_thread_ident();
+}
+
+bool refuse_nested_call(void)
+{
+    PyErr_SetString(PyExc_RuntimeError,
+                    "This thread is in the middle of a call to this group, and what "
+                    "interrupted it, a signal's handler perhaps, made another one, "
+                    "which would wait for the first for ever. Let the handler only "
+                    "note the signal, and make the call once the first one is over.");
+    return false;
+}
+
+bool await_gate(CommObject *self)
 {
     if (is_finalizing()) {
         PyErr_SetObject(failure, NULL);
         return false;
     }
-    if (in_own_call(self)) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "This thread is in the middle of a call to this group, and what "
-                        "interrupted it, a signal's handler perhaps, made another one, "
-                        "which would wait for the first for ever. Let the handler only "
-                        "note the signal, and make the call once the first one is over.");
-        return false;
-    }
+    if (in_own_call(self))
+        return refuse_nested_call();
     PyLockStatus opened;
     self->waiting++;
     Py_BEGIN_ALLOW_THREADS
@@ -79,25 +87,31 @@ static bool wait_a_little(CommObject *self)
 bool take_turn(CommObject *self)
 {
     while (self->busy)
-        if (!wait_a_little(self))
+        if (!await_gate(self))
             return false;
     self->busy = true;
     return true;
 }
 
-void give_turn(CommObject *self)
+void open_gate(CommObject *self)
 {
-    self->busy = false;
-    self->call_thread = 0;
     if (self->waiting && !self->gate_is_open) {
         self->gate_is_open = true;
         PyThread_release_lock(self->gate);
     }
 }
 
+void give_turn(CommObject *self)
+{
+    self->busy = false;
+    self->call_thread = 0;
+    open_gate(self);
+}
+
 bool take_open_turn(CommObject *self)
 {
-    if (!take_turn(self)) {
+    const bool is_next = !self->deferred || is_maker(self) || make_deferred(self, NULL);
+    if (!is_next || !take_turn(self)) {
         /* The others would wait for a call that this member does not finish. */
         if (self->open && !in_own_call(self))
             end_group(&self->c, STOPPED, self->c.rank);
