@@ -181,7 +181,7 @@ class Service:
         return user
 
     def _check_headers(self, headers: Mapping[str, str]) -> None:
-        """Refuse requests that web pages make, and requests with two lengths."""
+        """Refuse requests that web pages make, and requests that are not JSON."""
         name = re.sub(r":\d+$", "", headers.get("host", ""))
         if "origin" in headers or (self._local and not is_loopback(name)):
             raise RequestError(
@@ -192,9 +192,6 @@ class Service:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != JSON:
             raise RequestError(415, f"The type of a request's content must be {JSON}.")
-        if "content-length" in headers and "transfer-encoding" in headers:
-            close = {"connection": "close"}
-            raise RequestError(400, "The request has two lengths. Give one.", close)
 
     async def _show_metrics(self, _: Request) -> Response:
         page = await self._worker.run(partial(metrics.page, self._inventory))

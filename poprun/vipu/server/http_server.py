@@ -1,8 +1,8 @@
 """uvicorn with limits for clients that are slow, many or endless.
 
-uvicorn and h11 read a connection's next request when the reply to the one before has
-been sent, and limit the length of a head. They know no time limit for a request or for
-a reply, and no limit for all connections together: those are here.
+uvicorn and httptools parse all that has come of a connection, and queue its requests.
+They know no limit for the length of a head, no time limit for a request or for a reply,
+and no limit for all connections together: those are here.
 """
 
 import asyncio
@@ -14,9 +14,8 @@ from asyncio.sslproto import SSLProtocol
 from functools import partial
 from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from poprun.texts.stdout import write
 from poprun.vipu.client.server_address import is_loopback
@@ -35,7 +34,12 @@ BACKLOG = 1024
 # of others.
 ACCEPTED_AT_ONCE = 16
 READ_BYTES = 65536
+# So much is parsed before it is asked whether a request in it has to be answered first:
+# less than ten of the shortest requests.
+PARSED_BYTES = 256
 MOST_HEAD_BYTES = 32768
+# Each takes ten times as much memory as the bytes of the shortest.
+MOST_FIELDS = 100
 # One other machine may have this part of all connections.
 SHARE_OF_A_MACHINE = 4
 # Memory of all connections together: requests, and replies that are not read.
@@ -75,13 +79,18 @@ class Listener(socket.socket):
         return sum(other == machine for other in self._machines.values()) < share
 
 
-class Connection(H11Protocol):
-    """uvicorn's connection, with a count of the bytes that have no reply yet."""
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection, which parses a request when those before are answered."""
 
     def __init__(self, server: "HttpServer") -> None:
         super().__init__(server.config, server.server_state, server.lifespan.state)
         self._server = server
-        self._received = 0
+        self.headers = []
+        self._unparsed = bytearray()
+        # How much has come since the last reply, and of a head without an end.
+        self._received = self._head_bytes = 0
+        # Whether a request has begun to come, and its head; they have not ended.
+        self._is_coming = self._is_in_head = False
         self._wait: tuple[float, object] | None = None
         self._checks = 0
 
@@ -95,18 +104,33 @@ class Connection(H11Protocol):
         transport.max_size = READ_BYTES
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._unparsed.clear()
         self._set_received(0)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._set_received(self._received + len(data))
-        super().data_received(data)
+        self._unparsed += data
+        self._parse()
         if self._server.received_bytes > MOST_HELD_BYTES:
             self._server.close_largest()
 
+    def on_message_begin(self) -> None:
+        self._is_coming = self._is_in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._is_coming = False
+        super().on_message_complete()
+
     def on_response_complete(self) -> None:
-        self._set_received(len(self.conn.trailing_data[0]))
+        self._set_received(len(self._unparsed))
         super().on_response_complete()
+        self._parse()
 
     def close_if_late(self) -> None:
         """Close the connection if it has waited for one thing for too long.
@@ -120,20 +144,37 @@ class Connection(H11Protocol):
         if self._checks * CHECK_TICKS * TICK_S > wait[0]:
             self.abort()
 
+    def _parse(self) -> None:
+        """Parse the bytes received, until a request has to be answered first."""
+        while self._unparsed and not self.transport.is_closing():
+            if self._is_answering():
+                self.flow.pause_reading()
+                return
+            piece = bytes(self._unparsed[:PARSED_BYTES])
+            del self._unparsed[:PARSED_BYTES]
+            super().data_received(piece)
+            self._head_bytes = self._head_bytes + len(piece) if self._is_in_head else 0
+            # uvicorn adds the fields after a chunked body to the head.
+            if self._head_bytes > MOST_HEAD_BYTES or len(self.headers) > MOST_FIELDS:
+                self.send_400_response("The request has too many header fields.")
+
+    def _is_answering(self) -> bool:
+        """Return whether a request that has come to its end has no reply yet."""
+        cycle: Any = self.cycle
+        is_whole = cycle is not None and not cycle.more_body
+        return bool(self.pipeline) or (is_whole and not cycle.response_complete)
+
     def _current_wait(self) -> tuple[float, object]:
         """Return the time limit of what it waits for, and its last request."""
-        cycle, state = self.cycle, self.conn.their_state
-        is_answering = cycle is not None and not cycle.response_complete
-        if state is h11.SEND_BODY:
-            return REQUEST_TIMEOUT_S, cycle
-        if is_answering or self.transport.get_write_buffer_size():
-            return REPLY_TIMEOUT_S, cycle
-        if cycle is None or self.conn.trailing_data[0]:
-            return REQUEST_TIMEOUT_S, cycle
-        return float("inf"), cycle  # until uvicorn's timeout of idle connections
+        if self._is_answering() or self.transport.get_write_buffer_size():
+            return REPLY_TIMEOUT_S, self.cycle
+        if self._is_coming or self.cycle is None:
+            return REQUEST_TIMEOUT_S, self.cycle
+        return float("inf"), self.cycle  # until uvicorn's timeout of idle connections
 
     def abort(self) -> None:
         """Close it, and free what it has received."""
+        self._unparsed.clear()
         self._set_received(0)
         self.transport.abort()
         if self.cycle is not None:
@@ -170,7 +211,7 @@ class HttpServer(uvicorn.Server):
         config = uvicorn.Config(
             service.application(),
             loop="asyncio",
-            http="h11",
+            http="httptools",
             ws="none",
             lifespan="on",
             log_config=None,
@@ -179,7 +220,6 @@ class HttpServer(uvicorn.Server):
             server_header=False,
             timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=GRACE_S,
-            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
             ssl_context_factory=(lambda *_: context) if context else None,
         )
         super().__init__(config)

@@ -17,7 +17,7 @@ from poprun.vipu.rules.partition_rules import request_for_job
 HOST = "h1"
 
 # Without the extras "vipu" and "test" there is no server to test.
-EXTRAS = ("msgspec", "starlette", "uvicorn", "schemathesis", "trustme")
+EXTRAS = ("httptools", "msgspec", "starlette", "uvicorn", "schemathesis", "trustme")
 if not all(map(find_spec, EXTRAS)):
     collect_ignore_glob = [
         "server/*",

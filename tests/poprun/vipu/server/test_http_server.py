@@ -184,6 +184,27 @@ def test_an_endless_head_is_cut_off(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
+    "begin",
+    [
+        b"POST /user/get_cluster HTTP/1.1\r\n",
+        post("/user/get_cluster", b"0\r\n", "Transfer-Encoding: chunked"),
+    ],
+    ids=["head", "trailer"],
+)
+def test_endless_header_fields_are_cut_off(server: Server, begin: bytes) -> None:
+    with server.connect() as connection:
+        connection.sendall(begin)
+        # Fewer bytes than a head may have.
+        with suppress(ConnectionError):
+            for _ in range(200):
+                connection.sendall(b"a: b\r\n" * 20)
+        with suppress(ConnectionResetError):
+            assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+            while connection.recv(4096):
+                pass
+
+
+@pytest.mark.parametrize(
     "garbage",
     [b"\x00" * 100, b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"\r\n" * 10],
 )
