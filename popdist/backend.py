@@ -9,9 +9,11 @@ first one meets the other instances itself, and popdist.init() may still follow.
 finalizeBackend() none is possible.
 """
 
+import os
 from collections.abc import Iterable
+from threading import RLock
 
-from popdist.communicators import DEFAULT, checked
+from popdist.communicators import COMMUNICATORS, DEFAULT, checked
 from popdist.errors import BackendError, MismatchError
 from popdist.session import STATE
 
@@ -21,6 +23,23 @@ _UNREGISTERED, _REGISTERED, _INITIALIZED, _FINALIZED = (
     "initialized",
     "finalized",
 )
+
+
+class _Backend:
+    """STATE of the backend in this process."""
+
+    def __init__(self) -> None:
+        self.state = _UNREGISTERED
+        # Held while the backend goes a step further, which may take several calls.
+        self.step = RLock()
+
+    def after_fork(self) -> None:
+        # Another thread of the parent may have held it.
+        self.step = RLock()
+
+
+_BACKEND = _Backend()
+os.register_at_fork(after_in_child=_BACKEND.after_fork)
 
 
 def init() -> None:
@@ -35,11 +54,11 @@ def init() -> None:
         BackendError: The backend has been finalised already.
     """
     # A second thread waits for the first one here, and finds all done.
-    with STATE.step:
+    with _BACKEND.step:
         if isBackendInitialized():
             STATE.check()
             return
-        if STATE.backend == _UNREGISTERED:
+        if _BACKEND.state == _UNREGISTERED:
             registerDefaultBackend()
         initializeBackend()
 
@@ -50,14 +69,14 @@ def registerDefaultBackend() -> None:
     Raises:
         BackendError: It is registered already.
     """
-    with STATE.step:
-        if STATE.backend != _UNREGISTERED:
+    with _BACKEND.step:
+        if _BACKEND.state != _UNREGISTERED:
             raise BackendError(
-                f"A backend is {STATE.backend} already, and a process registers one "
+                f"A backend is {_BACKEND.state} already, and a process registers one "
                 "only once. Leave this call out, or call popdist.init(), which can be "
                 "repeated."
             )
-        STATE.backend = _REGISTERED
+        _BACKEND.state = _REGISTERED
 
 
 def registerBackend(path: str) -> None:
@@ -82,25 +101,25 @@ def initializeBackend() -> None:
         ArenaError: The instances cannot share memory.
         BackendError: No backend is registered, or it has been initialised before.
     """
-    with STATE.step:
-        if STATE.backend == _UNREGISTERED:
+    with _BACKEND.step:
+        if _BACKEND.state == _UNREGISTERED:
             raise BackendError(
                 "No backend is registered, so there is none to initialise. Call "
                 "popdist.registerDefaultBackend() first, or popdist.init() instead."
             )
-        if STATE.backend != _REGISTERED:
+        if _BACKEND.state != _REGISTERED:
             raise BackendError(
-                f"The backend is {STATE.backend} already, and can be initialised only "
+                f"The backend is {_BACKEND.state} already, and can be initialised only "
                 "once. Call popdist.init(), which can be repeated until it is "
                 "finalised."
             )
         STATE.prepare()
-        STATE.backend = _INITIALIZED
+        _BACKEND.state = _INITIALIZED
 
 
 def isBackendInitialized() -> bool:
     """Return whether the backend is ready: initialised, and not finalised."""
-    return STATE.backend == _INITIALIZED
+    return _BACKEND.state == _INITIALIZED
 
 
 def finalizeBackend() -> None:
@@ -112,14 +131,14 @@ def finalizeBackend() -> None:
     Raises:
         BackendError: The backend is not initialised, or has been finalised before.
     """
-    with STATE.step:
-        if STATE.backend != _INITIALIZED:
+    with _BACKEND.step:
+        if _BACKEND.state != _INITIALIZED:
             raise BackendError(
-                f"The backend is {STATE.backend}, but only an initialised one can be "
+                f"The backend is {_BACKEND.state}, but only an initialised one can be "
                 "finalised, and only once. Leave this call out: it happens at exit."
             )
         STATE.close()
-        STATE.backend = _FINALIZED
+        _BACKEND.state = _FINALIZED
 
 
 def defaultCommunicatorId() -> str:
@@ -166,4 +185,4 @@ def registerCommunicator(
                 f"{gathered[0].tobytes().decode()}, but instance {instance} gave "
                 f"{other.tobytes().decode()}. All instances must give the same."
             )
-    STATE.communicators[key] = instances
+    COMMUNICATORS[key] = instances

@@ -1,14 +1,22 @@
 """The instances that take part in a collective: communicators and scopes."""
 
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
-from popdist.session import SCOPE, STATE
+from popdist.session import STATE
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT = "popdist.default"
+
+# STATE: the members of the registered communicators.
+COMMUNICATORS: dict[str, tuple[int, ...]] = {}
+
+# The instances that take part in collectives of the running call; None for the default
+# communicator's.
+_SCOPE: ContextVar[tuple[int, ...] | None] = ContextVar("popdist.scope", default=None)
 
 
 def participants(communicator: str | None = None) -> tuple[int, ...]:
@@ -22,11 +30,11 @@ def participants(communicator: str | None = None) -> tuple[int, ...]:
         ValueError: There is no such communicator, or this instance is not in it, or
             it reaches beyond the instances that run.
     """
-    scope = SCOPE.get()
+    scope = _SCOPE.get()
     if communicator is None or communicator == DEFAULT:
-        members = scope or STATE.communicators.get(DEFAULT, STATE.job.members)
-    elif communicator in STATE.communicators:
-        members = STATE.communicators[communicator]
+        members = scope or COMMUNICATORS.get(DEFAULT, STATE.job.members)
+    elif communicator in COMMUNICATORS:
+        members = COMMUNICATORS[communicator]
     else:
         raise ValueError(
             f"There is no communicator {communicator!r}. Call "
@@ -93,7 +101,7 @@ def execute_on_instances(
         ValueError: The job has no such instances, or they do not run this.
     """
     chosen = checked(instances)
-    scope = SCOPE.get()
+    scope = _SCOPE.get()
     if scope and not set(chosen) <= set(scope):
         raise ValueError(
             f"The instances are {_list(chosen)}, but only {_list(scope)} run this part "
@@ -101,11 +109,11 @@ def execute_on_instances(
         )
     if STATE.job.place.rank not in chosen:
         return None
-    token = SCOPE.set(chosen)
+    token = _SCOPE.set(chosen)
     try:
         return func(*args, **kwargs)
     finally:
-        SCOPE.reset(token)
+        _SCOPE.reset(token)
 
 
 def _list(instances: Iterable[int]) -> str:

@@ -4,7 +4,7 @@ Below mpirun, torchrun or srun without poprun each process is an instance that o
 replica. Below none of them it is alone in its job.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -206,6 +206,60 @@ class Place:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """The job of this process and its place in it, read from the environment."""
+
+    place: Place
+    instance: Instance
+    # A name that the instances of this host have in common; "" for one instance.
+    shared_name: str
+    # The file to which poprun appends the ended instances; empty without poprun.
+    ended_file: str
+
+    @classmethod
+    def decode(cls, environ: Mapping[str, str]) -> Self:
+        """Return the job of the process that has this environment.
+
+        Raises:
+            PopdistError: See Place.decode(), instance_of() and shared_name_of().
+        """
+        place = Place.decode(environ)
+        return cls(
+            place=place,
+            instance=instance_of(environ),
+            shared_name=shared_name_of(environ) if place.size > 1 else "",
+            ended_file=environ.get(env.ENDED_INSTANCES, ""),
+        )
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """All instances of the job."""
+        return tuple(range(self.place.size))
+
+    def group_name(self, purpose: str, members: Sequence[int]) -> str:
+        """Return the name under which these instances of the job make a group."""
+        name = f"{self.shared_name}.{purpose}"
+        if len(members) == self.place.size:
+            return name
+        # Not above: most programs have no group but the one of all instances.
+        from hashlib import blake2b
+
+        text = ",".join(map(str, members))
+        return f"{name}.{blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+    def has_numbering(self, rank: int, size: int) -> bool:
+        """Return whether the job numbers this process and all others like this."""
+        return (self.place.rank, self.place.size) == (rank, size)
+
+    def ended_file_of(self, rank: int, size: int) -> str:
+        """Return the launcher's file of ended instances, "" if there is none.
+
+        Also "" where the program numbers its processes in another way.
+        """
+        return self.ended_file if self.has_numbering(rank, size) else ""
+
+
 class TorchPlace(NamedTuple):
     """The place of a process by torch's env://, and the address of rank 0's store."""
 
@@ -233,6 +287,20 @@ class TorchPlace(NamedTuple):
         if not (host and all(text.isdecimal() for text in numbers)):
             return None
         return cls(int(numbers[0]), int(numbers[1]), host, int(numbers[2]))
+
+    @classmethod
+    def of_poprun(
+        cls,
+        environ: Mapping[str, str],
+        rank: str | None = None,
+        size: str | None = None,
+    ) -> Self | None:
+        """Return the same if it is the place that poprun has given this process."""
+        place = cls.decode(environ, rank, size)
+        if place is None or not environ.get(env.ENDED_INSTANCES):
+            return None
+        own = Place.decode(environ)
+        return place if (own.rank, own.size) == (place.rank, place.size) else None
 
 
 def check_mpi(environ: Mapping[str, str]) -> None:

@@ -202,6 +202,7 @@ READS_ENVIRON = (
     "popdist.sdk.finder",
     "popdist.sdk.switch",
     "popdist.session",
+    "popdist.transports",
     "poprun.__main__",
     "poprun.host.agent",
     "poprun.cli",
@@ -224,7 +225,7 @@ READS_ENVIRON = (
 
 # The first takes poprun's entry out of the PYTHONPATH of the program that it runs in.
 # The second sets what Open MPI reads nowhere else, before MPI is started.
-WRITES_ENVIRON = ("poprun.interpreter", "popdist.session")
+WRITES_ENVIRON = ("poprun.interpreter", "popdist.transports")
 
 # Where the variables of the contract are spelled, and in what runs in Pythons that
 # cannot import that.

@@ -3,14 +3,25 @@
 All state of the engine's Python part is here. Groups are views of an endpoint.
 """
 
+import atexit
 import os
 import sys
 import threading
 import weakref
+from contextlib import suppress
+from functools import cache
+from time import monotonic, sleep
 
-from popdist.engine.failures import unusable
+from popdist.engine.failures import lost_by, unusable
+from popdist.engine.meet.members import read_ended
 from popdist.engine.transport import Transport
 from popdist.engine.worker import Worker
+
+# How long an instance that fails because others end waits for the launcher to see their
+# end: the end of a Python that has loaded a framework takes a second on a busy machine.
+_LOST_SECONDS = 3.0
+# How long it waits between two looks, and until the launcher that has seen it stops it.
+_LOOK_SECONDS = 0.05
 
 _endpoints: "weakref.WeakSet[Endpoint]" = weakref.WeakSet()
 
@@ -91,6 +102,32 @@ def _release(worker: Worker, transport: Transport) -> None:
     """Leave a group. The process has no view of it any more."""
     worker.stop()
     transport.close()
+
+
+@cache
+def wait_for_lost_at_exit(instance: int, ended_file: str) -> None:
+    """Let this process, if it fails, end after the instances that are the cause.
+
+    An instance that fails leaves its groups before it ends, and so the others fail:
+    the launcher would take the first one that ends for the cause. After the first end
+    it stops the others, and these do not count as failed.
+
+    Args:
+        ended_file: The launcher's file of ended instances.
+    """
+    atexit.register(_wait_for_lost, instance, ended_file)
+
+
+def _wait_for_lost(instance: int, ended_file: str) -> None:
+    lost = lost_by(getattr(sys, "last_value", None)) - {instance}
+    until = monotonic() + _LOST_SECONDS
+    # The program may let a signal raise an exception, which says nothing now.
+    with suppress(KeyboardInterrupt, SystemExit):
+        while lost:
+            sees_end = lost <= read_ended(ended_file)
+            sleep(_LOOK_SECONDS)
+            if sees_end or monotonic() > until:
+                return
 
 
 def _disown_all() -> None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal, overload
 
+import numpy as np
+
 from popdist.communicators import participants
 from popdist.engine.calls.array_rows import is_first_of_several
 from popdist.engine.group import Group
@@ -49,7 +51,7 @@ def replica_group(
         ValueError: The replicas cannot be divided in this way.
     """
     members = participants()
-    counts = STATE.rows(members)
+    counts = replicas_of(members)
     if groups is None and size is None:
         return STATE.group("replicas", members).view(counts, expects_marks=True)
     rank = members.index(STATE.job.place.rank)
@@ -58,6 +60,25 @@ def replica_group(
         [_part_of(shares, members, rank) for shares in divided if shares[rank]],
         expects_marks=is_first_of_several(rank, counts),
     )
+
+
+def replicas_of(members: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the number of replicas of each of these instances.
+
+    Where not all of the job have the same, the first call for the same members is
+    collective, and all of them must make it.
+    """
+    instance = STATE.job.instance
+    if instance.uniform:
+        return (instance.num_local_replicas,) * len(members)
+    return STATE.once(("replicas of", members), lambda: _gather_replicas(members))
+
+
+def _gather_replicas(members: tuple[int, ...]) -> tuple[int, ...]:
+    # The environment does not tell the replicas of other instances.
+    own = np.array([STATE.job.instance.num_local_replicas], np.int64)
+    group = STATE.group("replicas", members)
+    return tuple(int(count[0]) for count in group.all_gather(own))
 
 
 def _divided(total: int, groups: str | None, size: int | None) -> list[range]:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from popdist import session
+from popdist import transports
 from popdist.engine.shm.shm_transport import ShmTransport
+from popdist.session import STATE
 from tests import jobs
 from tests.forked_tests import run_in_fork
 from tests.popdist import other_transports
@@ -36,10 +37,10 @@ def each_transport(
 ) -> None:
     """Run a test over shared memory, and then over unix sockets."""
     if request.param == "unix":
-        monkeypatch.setattr(session, "TRANSPORTS", [*session.TRANSPORTS])
+        monkeypatch.setattr(transports, "TRANSPORTS", [*transports.TRANSPORTS])
         other_transports.register()
         monkeypatch.setattr(members, "MEET", other_transports.UnixTransport.meet)
         program = f"from {other_transports.__name__} import register; register()"
         monkeypatch.setenv(jobs.BEFORE_PROLOGUE, program)
     else:
-        assert session.TRANSPORTS[0].load() == ShmTransport.meet
+        assert transports.TRANSPORTS[0].load(STATE.job_hosts) == ShmTransport.meet

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from popdist import session
+from popdist import transports
 from popdist.engine.call_table import CallFields, EngineCall
 from popdist.engine.failures import (
     Ending,
@@ -451,5 +451,5 @@ def _received(line: socket.socket, count: int) -> bytes:
 
 def register() -> None:
     """Let all groups of this process, and of those it forks, go over unix sockets."""
-    kind = session.TransportKind(lambda _: True, lambda: UnixTransport.meet)
-    session.TRANSPORTS.insert(0, kind)
+    kind = transports.TransportKind(lambda _: True, lambda _: UnixTransport.meet)
+    transports.TRANSPORTS.insert(0, kind)

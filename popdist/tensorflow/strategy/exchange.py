@@ -11,6 +11,7 @@ from popdist.engine.calls.array_rows import Array, readable
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle
 from popdist.engine.spec.dtypes import DType, code_of, reduction_code_of
+from popdist.groups.replica_group import replicas_of
 from popdist.negotiation.named_calls import NamedCall, named_calls_among
 from popdist.session import STATE
 from popdist.tensorflow.tensors.memory import new_memories, new_memory
@@ -33,7 +34,7 @@ class Exchange:
     @classmethod
     def among(cls, group: Group) -> Self:
         """Return the exchange among the instances of a group of all of them."""
-        counts = STATE.rows(STATE.job.members)
+        counts = replicas_of(STATE.job.members)
         return cls(group, group if set(counts) == {1} else group.view(counts))
 
     def all_reduce(self, tensors: Sequence[ReplicaArrays], op: str) -> list[Array]:

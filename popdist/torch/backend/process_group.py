@@ -67,8 +67,9 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         self._ranks = tuple(ranks) or tuple(range(size))
         numbering = (parent.rank(), parent.size()) if parent else (rank, size)
         with backend_errors():
-            host_index = STATE.job.place.host_index
-            if STATE.counts(rank, size) and parent is None and server_of(store):
+            job = STATE.job
+            host_index = job.place.host_index
+            if job.has_numbering(rank, size) and parent is None and server_of(store):
                 links = StoredLinks(store, rank, host_index or 0)
                 STATE.look_up_links = None if host_index is None else links.root
             name = StoredName(store, rank)
@@ -78,8 +79,8 @@ class ProcessGroupPopdist(  # type: ignore[misc]
                 self._ranks,
                 timeout=timeout.total_seconds(),
                 known=_known_to(parent),
-                ended_file=STATE.ended_file_of(*numbering),
-                are_instances=STATE.counts(*numbering),
+                ended_file=job.ended_file_of(*numbering),
+                are_instances=job.has_numbering(*numbering),
             )
         if parent is None:
             name.compare_torch(self._ranks[0], self._ranks[rank])
@@ -90,7 +91,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
             self._ranks,
             group.pidfds,
             STATE.settings.stall,
-            are_instances=STATE.counts(*numbering),
+            are_instances=job.has_numbering(*numbering),
         )
         # How many monitored barriers this member has been in.
         self._barriers = 0

@@ -23,6 +23,7 @@ from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.members import Roster
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import ArenaError
+from popdist.hosts import host_numbers
 from popdist.job import TorchPlace
 from popdist.session import STATE
 from popdist.torch import tensors
@@ -78,7 +79,8 @@ def by_environment(usual: Rendezvous) -> Rendezvous:
         query = dict(parse_qsl(urlparse(url).query))
         rank, size = query.pop("rank", None), query.pop("world_size", None)
         with backend_errors():
-            place = None if query else STATE.torch_place(rank, size)
+            environ = STATE.environ
+            place = None if query else TorchPlace.of_poprun(environ, rank, size)
             store = _store_of(place, timeout) if place and place.size > 1 else None
         if place and store:
             yield store, place.rank, place.size
@@ -122,7 +124,7 @@ def _connected(
     """
     size = place.size
     pidfds = [known[i].fileno() if i in known else -1 for i in range(size)]
-    roster = Roster(range(size), pidfds, STATE.ended_file_of(place.rank, size))
+    roster = Roster(range(size), pidfds, STATE.job.ended_file_of(place.rank, size))
     deadline = Deadline(
         roster.name([place.rank]).capitalize(),
         f"the group of {roster.name_all()}",
@@ -150,9 +152,9 @@ def _first_host() -> str:
     Raises:
         ArenaError: Only the name is known, and has no address here.
     """
-    if STATE.host_and_hosts()[0] == 0:
+    if host_numbers()[STATE.job.place.rank] == 0:
         return _HOST
-    place = STATE.torch_place(None, None)
+    place = TorchPlace.of_poprun(STATE.environ)
     if place:
         return place.host
     name = started().names[0]

@@ -12,7 +12,6 @@ import pytest
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import ArenaError, PeerLostError
 from popdist.job import TorchPlace
-from popdist.session import Session
 from popdist.torch.backend import rendezvous
 
 # A process that has a socket, and does not answer there.
@@ -43,7 +42,7 @@ def test_a_rank_0_that_ends_while_others_connect_to_its_store_is_missed() -> Non
 def test_a_first_host_whose_name_has_no_address_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Session, "host_and_hosts", lambda _: (1, 2))
+    monkeypatch.setattr(rendezvous, "host_numbers", lambda: (1,))
     world = SimpleNamespace(names=["nowhere.invalid"])
     monkeypatch.setattr(rendezvous, "started", lambda: world)
 

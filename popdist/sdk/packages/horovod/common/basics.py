@@ -7,9 +7,10 @@ from threading import RLock
 from typing import Any, Literal
 
 from popdist.engine.group import Group
+from popdist.job import Job
 from popdist.negotiation.calls import CarryOut
 from popdist.negotiation.negotiator import Negotiator
-from popdist.session import STATE, Job
+from popdist.session import STATE
 
 from .exceptions import NotInitializedError, internal_errors
 from .process_sets import ProcessSet, checked_ranks

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import RLock
 
 from popdist.engine.group import Group
+from popdist.hosts import host_numbers, start_links
 from popdist.negotiation.agreement import Agreement
 from popdist.negotiation.call_requests import Kind, Request
 from popdist.negotiation.calls import Call, CarryOut
@@ -51,7 +52,7 @@ class RegisteredSets:
         """Register the set of all ranks, and others; of equal ones the first counts."""
         if self.size < STATE.job.place.size:
             with internal_errors():
-                STATE.start_mpi(tuple(self._instances))
+                start_links(tuple(self._instances))
         self._register(global_process_set, range(self.size))
         self.negotiator(global_process_set)
         for ranks in process_sets:
@@ -143,7 +144,7 @@ class RegisteredSets:
 
     def ranks_of_hosts(self) -> list[list[int]]:
         """Return the ranks on each host that has some, by the first of them."""
-        hosts, ranks = STATE.hosts(), defaultdict[int, list[int]](list)
+        hosts, ranks = host_numbers(), defaultdict[int, list[int]](list)
         for rank, instance in enumerate(self._instances):
             ranks[hosts[instance]].append(rank)
         return list(ranks.values())

@@ -1,0 +1,91 @@
+"""The kinds of transports, and the choice of one for the members of a group."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from popdist.environment import OPEN_MPI_SURVIVES
+from popdist.job import Job, Place, check_mpi, has_mpi
+
+if TYPE_CHECKING:
+    from popdist.engine.hosts.tcp.listener import TcpRoot
+    from popdist.engine.hosts.world import JobHosts
+    from popdist.engine.transport import MeetMembers
+
+
+class TransportKind(NamedTuple):
+    """A kind of transport.
+
+    reaches: Returns whether it connects the instances of a job, given one's place.
+    load: Imports the transport, and returns the function that makes one; its argument
+        returns the hosts of the job.
+    """
+
+    reaches: Callable[[Place], bool]
+    load: "Callable[[Callable[[], JobHosts]], MeetMembers]"
+
+
+def _shared_memory(_: "Callable[[], JobHosts]") -> "MeetMembers":
+    # Not above: without collectives, numpy and the engine are not needed.
+    from popdist.engine.shm.shm_transport import ShmTransport
+
+    return ShmTransport.meet
+
+
+def _several_hosts(job_hosts: "Callable[[], JobHosts]") -> "MeetMembers":
+    # Not above, as in _shared_memory().
+    from popdist.engine.hosts.hosts_transport import HostsTransport
+
+    # Without this, Open MPI 5 would end this process when another one dies.
+    os.environ.setdefault(OPEN_MPI_SURVIVES, "1")
+    return partial(HostsTransport.meet, job_hosts=job_hosts())
+
+
+# All kinds of transports. The first one that reaches the members of a group is its.
+TRANSPORTS = [
+    TransportKind(lambda place: place.on_one_host, _shared_memory),
+    TransportKind(lambda _: True, _several_hosts),
+]
+
+
+def meet_members_of(place: Place, job_hosts: "Callable[[], JobHosts]") -> "MeetMembers":
+    """Return the function that makes the transport of a group.
+
+    Args:
+        place: The place of this process in the set that the transport must reach.
+    """
+    kind = next(kind for kind in TRANSPORTS if kind.reaches(place))
+    return kind.load(job_hosts)
+
+
+def job_hosts_of(
+    job: Job,
+    tcp: tuple[str, int, bytes] | None,
+    look_up: "Callable[[], TcpRoot] | None",
+) -> "JobHosts":
+    """Return the hosts of a job's instances.
+
+    Args:
+        tcp: Where links by TCP begin, if the user or poprun tells it.
+        look_up: Returns the same, if a store of all instances tells it.
+
+    Raises:
+        ArenaError: `--mpirun local` has started this process, and no MPI.
+    """
+    if tcp or has_mpi(os.environ):
+        look_up = None
+    elif look_up is None:
+        check_mpi(os.environ)
+    # Not above, as in _shared_memory().
+    from popdist import __version__
+    from popdist.engine.hosts.tcp.listener import TcpRoot
+    from popdist.engine.hosts.world import JobHosts
+
+    place, name = job.place, job.shared_name
+    host = name if place.host_index is None else place.host_index
+    return JobHosts(
+        *(place.rank, place.size, f"{host}", name, place.per_host, __version__),
+        tcp=TcpRoot(*tcp) if tcp else None,
+        look_up=look_up,
+    )
