@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -26,17 +25,19 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from beds.bed import Bed  # noqa: E402
 from beds.mpiruns import AS_ROOT, command  # noqa: E402
 
-MEMBER = str(ROOT / "scripts/bench_hosts_member.py")
+from popdist.bench.load import busy_processes  # noqa: E402
+
+MEMBER = str(ROOT / "scripts/bench_member.py")
 # What is compared: the engine, and the MPI that starts it.
 ENGINES = {
-    "popdist, Open MPI": ("popdist", "openmpi5"),
-    "popdist, MPICH": ("popdist", "hydra"),
-    "popdist, TCP": ("popdist", "hydra"),
+    "popdist, Open MPI": ("engine", "openmpi5"),
+    "popdist, MPICH": ("engine", "hydra"),
+    "popdist, TCP": ("engine", "hydra"),
     "Open MPI yielding": ("mpi", "openmpi5"),
     "MPICH": ("mpi", "hydra"),
     "gloo": ("gloo", "hydra"),
     "exchange, MPICH": ("exchange", "hydra"),
-    "popdist, one host": ("popdist", "hydra"),
+    "popdist, one host": ("engine", "hydra"),
 }
 BY_MPI = "popdist, Open MPI", "popdist, MPICH"
 BY_TCP = ("popdist, TCP",)
@@ -48,7 +49,10 @@ RATIOS = (
     ("best peer / by TCP", BY_TCP, PEERS, min),
     ("its parts / ours", BY_MPI + BY_TCP, PARTS, sum),
 )
-BUSY = "while True: pass"
+# Where gloo's first member listens.
+GLOO_PORT = 29871
+# How many seconds a size is measured in each round.
+SECONDS = 0.2
 
 
 def measure(
@@ -61,12 +65,14 @@ def measure(
         links = f"tcp://{bed.front.address}:29870/{secrets.token_hex()}"
         program.append(f"POPDIST_LINKS={links}")
     program.append(sys.executable)
-    program += [MEMBER, engine, sizes, bed.front.address]
+    program += [MEMBER, engine, "--sizes", sizes, "--dtype", "float32"]
+    program += ["--seconds", str(SECONDS)]
+    program += ["--store", f"{bed.front.address}:{GLOO_PORT}"]
     hosts = bed.hosts
     if name == "popdist, one host":
         hosts, instances = hosts[:1], instances * len(hosts)
     elif own_cores:
-        program.append("own-core")
+        program.append("--own-core")
     words = command(hosts, mpi, instances, program)
     process = bed.front.start(*words, env=AS_ROOT, stdout=subprocess.PIPE)
     assert process.stdout
@@ -74,18 +80,6 @@ def measure(
     bed.clean()
     process.communicate()
     return {int(size): us for size, us in json.loads(line or b"{}").items()}
-
-
-@contextmanager
-def busy_processes(count: int) -> Iterator[None]:
-    """Let so many processes compute beside what is measured."""
-    processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 def ratios(medians: dict[tuple[str, int], float], sizes: list[int]) -> Iterator[str]:

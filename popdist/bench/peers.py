@@ -153,27 +153,12 @@ def _connect_mpi(comm: Communicator) -> Mpi:
 
 
 def _connect_gloo(comm: Communicator) -> TorchGroup:
-    torch = _imported("torch", comm, "Install it with 'pip install torch'.")
-    distributed = _imported("torch.distributed", comm, "This torch lacks it.")
+    torch = _import_torch(comm)
     # The engine is measured through torch, too.
-    if distributed.is_initialized():
-        return TorchGroup("gloo", torch, distributed.new_group(backend="gloo"))
-    # The first member's store takes a port that is free, and the others get its number.
-    # The port that MASTER_PORT names may be in use by now.
-    store = None
-    port = 0
-    if comm.rank == 0:
-        store = _store(distributed, 0, comm)
-        port = store.port
-    port = int(comm.greatest(np.array([port], np.float64))[0])
-    distributed.init_process_group(
-        "gloo",
-        store=store or _store(distributed, port, comm),
-        rank=comm.rank,
-        world_size=comm.size,
-    )
-    # Its threads must end before the interpreter does, or they end it.
-    atexit.register(distributed.destroy_process_group)
+    if torch.distributed.is_initialized():
+        group = torch.distributed.new_group(backend="gloo")
+        return TorchGroup("gloo", torch, group)
+    _join(torch, "gloo")
     return TorchGroup("gloo", torch)
 
 
@@ -200,11 +185,17 @@ def load_deepspeed(rank: int, size: int) -> Callable[..., object]:
     return all_reduce
 
 
-# Any, because torch is not there when types are checked.
-def _store(distributed: ModuleType, port: int, comm: Communicator) -> Any:
-    return distributed.TCPStore(
-        "127.0.0.1", port, comm.size, comm.rank == 0, wait_for_workers=False
-    )
+def _import_torch(comm: Communicator) -> ModuleType:
+    torch = _imported("torch", comm, "Install it with 'pip install torch'.")
+    _imported("popdist.torch", comm, "Install it with 'pip install poprun[torch]'.")
+    return torch
+
+
+def _join(torch: ModuleType, backend: str) -> None:
+    """Make torch's default group, of all instances."""
+    torch.distributed.init_process_group(backend, init_method="popdist://")
+    # Its threads must end before the interpreter does, or they end it.
+    atexit.register(torch.distributed.destroy_process_group)
 
 
 def _imported(name: str, comm: Communicator, way_out: str) -> ModuleType:
@@ -237,9 +228,7 @@ def connect_popdist(comm: Communicator) -> tuple[TorchGroup, Any]:
     Raises:
         PeerMissingError: torch cannot be imported.
     """
-    torch = _imported("torch", comm, "Install it with 'pip install torch'.")
-    _imported("popdist.torch", comm, "Install it with 'pip install poprun[torch]'.")
-    distributed = torch.distributed
-    distributed.init_process_group("popdist", init_method="popdist://")
-    atexit.register(distributed.destroy_process_group)
-    return TorchGroup("popdist", torch), distributed.group.WORLD.engine_group
+    torch = _import_torch(comm)
+    _join(torch, "popdist")
+    group = torch.distributed.group.WORLD.engine_group
+    return TorchGroup("popdist", torch), group

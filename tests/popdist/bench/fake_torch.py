@@ -5,21 +5,9 @@ from typing import Any
 
 from popdist.bench.inputs import Array
 
-PORT = 40_123
-
-
-class Store:
-    """Remembers how it was made."""
-
-    def __init__(self, *how: Any, **more: Any) -> None:
-        self.how = how, more
-        self.port = PORT
-
 
 class Distributed(ModuleType):
     """A group whose other member brings what this one does."""
-
-    TCPStore = Store
 
     def __init__(self) -> None:
         super().__init__("torch.distributed")

@@ -4,15 +4,15 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from popdist.bench import peers
-from popdist.bench.communicator import Floats
 from popdist.bench.tasks import make_task
-from tests.popdist.bench.fake_torch import PORT, Torch
+from tests.popdist.bench.fake_torch import Torch
 from tests.popdist.bench.lone_member import LoneMember
 
 IN_PLACE = make_task("all_reduce", 4, "float32", 0, 1)
@@ -65,45 +65,16 @@ def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
 def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
     fake = Torch()
     monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setitem(sys.modules, "torch.distributed", fake.distributed)
+    monkeypatch.setitem(sys.modules, "popdist.torch", ModuleType("popdist.torch"))
     return fake
 
 
-class Second(LoneMember):
-    """The second of two, which hears what the first one says."""
-
-    rank, size = 1, 2
-
-    def __init__(self, *said: float) -> None:
-        super().__init__()
-        self.said = list(said)
-
-    def greatest(self, values: Floats) -> Floats:
-        return np.maximum(values, self.said.pop(0))
-
-
-def test_the_first_member_of_gloo_opens_a_port_that_is_free(
+def test_gloo_joins_all_instances_at_a_port_that_is_free(
     torch: Torch, at_exit: list[Callable[[], object]]
 ) -> None:
     peers.find(["gloo"], LoneMember())
 
-    ((backend, more),) = torch.distributed.joined
-    assert (backend, more["rank"], more["world_size"]) == ("gloo", 0, 1)
-    assert more["store"].how == (("127.0.0.1", 0, 1, True), {"wait_for_workers": False})
-
-
-def test_the_others_come_to_the_port_that_the_first_one_has_found(
-    torch: Torch, at_exit: list[Callable[[], object]]
-) -> None:
-    # It can import both modules, and has found a port.
-    peers.find(["gloo"], Second(0, 0, PORT))
-
-    ((backend, more),) = torch.distributed.joined
-    assert (backend, more["rank"], more["world_size"]) == ("gloo", 1, 2)
-    assert more["store"].how == (
-        ("127.0.0.1", PORT, 2, False),
-        {"wait_for_workers": False},
-    )
+    assert torch.distributed.joined == [("gloo", {"init_method": "popdist://"})]
 
 
 def test_gloo_reduces_as_many_rows_as_it_is_told_in_place(
