@@ -15,7 +15,6 @@ from popdist.engine.calls.array_rows import (
     wrong_rows,
 )
 from popdist.engine.calls.destinations import check_apart, check_fits, out_arrays
-from popdist.engine.group import Group
 
 T = TypeVar("T")
 
@@ -26,18 +25,18 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class LocalGroup:
     """One of the groups, as this instance sees it."""
 
-    group: Group
+    # Any, because the overload of a call depends on async_op.
+    group: Any
     # The indices of this instance's rows in the group, in the order of its replicas.
     rows: Sequence[int]
 
-    # Any, because the overload of a call depends on async_op.
     @property
-    def calls(self) -> Any:
-        """The group, to make calls of it."""
-        return self.group
+    def first(self) -> int:
+        """The number in the group of the first local replica."""
+        return sum(self.group.replicas[: self.group.rank])
 
     def of(self, values: Sequence[T]) -> list[T]:
         """Select the group's values from one value for each local replica."""
@@ -45,7 +44,7 @@ class Part:
 
     def row_of(self, root: int) -> int | None:
         """Return which row the group's replica `root` is; None if it is elsewhere."""
-        local = root - sum(self.group.replicas[: self.group.rank])
+        local = root - self.first
         return self.rows[local] if 0 <= local < len(self.rows) else None
 
     def at_root(self, values: Mapping[int, T], root: int) -> T | None:
@@ -54,19 +53,19 @@ class Part:
         return None if row is None else values.get(row)
 
 
-class Parts:
-    """The parts of this instance, by the numbers of their groups.
+class LocalRows:
+    """The rows of the local replicas, each of which belongs to one of the groups.
 
-    An array for the parts has a leading axis, one row for each local replica, or comes
-    as a list of as many arrays. Groups make their calls one after the other, so a later
+    An array for them has a leading axis, one row for each local replica, or comes as a
+    list of as many arrays. Groups make their calls one after the other, so a later
     group's input is copied if an earlier group overwrites it.
     """
 
-    def __init__(self, parts: Sequence[Part], expects_marks: bool) -> None:
-        self._parts = parts
+    def __init__(self, groups: Sequence[LocalGroup], expects_marks: bool) -> None:
+        self._groups = groups
         self._expects_marks = expects_marks
-        self._size = parts[0].group.num_replicas
-        self.num_rows = sum(len(part.rows) for part in parts)
+        self._size = groups[0].group.num_replicas
+        self.num_rows = sum(len(one.rows) for one in groups)
 
     def of(self, x: Any) -> list[Array]:
         """Return the array of each local replica."""
@@ -82,7 +81,7 @@ class Parts:
 
     def replica(self, root: int) -> int:
         """Return a root, if each of the groups has such a replica."""
-        self._parts[0].group.owner_of(root)
+        self._groups[0].group.owner_of(root)
         return index(root)
 
     def prepared(
@@ -148,49 +147,41 @@ class Parts:
         )
         if x is not None and not isinstance(x, list | tuple):
             x = np.asarray(x)
-        blocks = self._entries_of_roots(root, x, rule)
+        arrays = self._entries_of_roots(root, x, rule)
         if out is None:
-            return blocks, None
+            return arrays, None
         targets = self._targets(out)
         check_apart(targets)
-        # Copies: the first group's result may be where a later one's block is.
-        blocks = {row: np.array(block) for row, block in blocks.items()}
-        for part in self._parts:
-            block = part.at_root(blocks, root)
-            if block is not None:
-                for target in part.of(targets):
-                    check_fits(target, block.shape[1:], block.dtype)
-        return blocks, targets
+        # Copies: the first group's result may be where a later one's array is.
+        arrays = {row: np.array(array) for row, array in arrays.items()}
+        for one in self._groups:
+            array = one.at_root(arrays, root)
+            for target in () if array is None else one.of(targets):
+                check_fits(target, array.shape[1:], array.dtype)
+        return arrays, targets
 
-    def at_roots(self, root: int, results: Results, out: Any) -> Any:
-        """Return `out`; or each group's result in the place of its root, else None."""
+    def by_row(
+        self,
+        results: Results,
+        out: Any,
+        rows_of: Callable[[LocalGroup, Any], Iterable[tuple[int | None, Any]]],
+    ) -> Any:
+        """Return `out`, or a value for each local replica; None where there is none.
+
+        Args:
+            rows_of: Returns pairs of rows and values, of a group and its result.
+        """
         if out is not None:
             return out
-        pairs = zip(self._parts, results, strict=True)
-        return self._by_row({part.row_of(root): result} for part, result in pairs)
-
-    def by_row(self, results: Results) -> list[Any]:
-        """Return, for each local replica, the result of its group."""
-        pairs = zip(self._parts, results, strict=True)
-        return self._by_row(dict.fromkeys(part.rows, result) for part, result in pairs)
-
-    def listed(self, results: Results) -> list[Array]:
-        """Return for each local replica its row of its group's result."""
-        pairs = zip(self._parts, results, strict=True)
-        return self._by_row(
-            dict(zip(part.rows, result, strict=True)) for part, result in pairs
-        )
-
-    def _by_row(self, values: Iterable[Mapping[int | None, Any]]) -> list[Any]:
-        """Return the value of each row, of mappings from rows to values."""
-        merged = {row: value for part in values for row, value in part.items()}
-        return [merged.get(row) for row in range(self.num_rows)]
+        pairs = zip(self._groups, results, strict=True)
+        values = dict(pair for one, result in pairs for pair in rows_of(one, result))
+        return [values.get(row) for row in range(self.num_rows)]
 
     def copied(self, outs: Mapping[int, Any]) -> None:
         """Copy the result of each group's first row to the group's other rows."""
-        for part in self._parts:
-            first, *rest = part.rows
-            for row in rest:
+        for one in self._groups:
+            first, *rest = one.rows
+            for row in rest if outs else ():
                 for to, source in zip(outs[row], outs[first], strict=True):
                     to[...] = source
 
@@ -219,8 +210,8 @@ class Parts:
         if x is not None:
             self._check_entries(x)
         entries: dict[int, Any] = {}
-        for part in self._parts:
-            if (row := part.row_of(root)) is None:
+        for one in self._groups:
+            if (row := one.row_of(root)) is None:
                 continue
             if isinstance(x, np.ndarray):
                 # With an ellipsis, an entry without an axis can be written, too.
@@ -240,12 +231,10 @@ class Parts:
         """Return the arrays that replicas gather in, if their own ones fit."""
         gathered = {row: out_arrays(out, self._size) for row, out in outs.items()}
         check_apart([array for arrays in gathered.values() for array in arrays])
-        for part in self._parts:
-            first = sum(part.group.replicas[: part.group.rank])
-            for row in part.rows:
-                for at, own in enumerate(part.rows if row in gathered else ()):
-                    source = rows[own]
-                    check_fits(gathered[row][first + at], source.shape, source.dtype)
+        for one in self._groups:
+            for row in gathered.keys() & set(one.rows):
+                for at, own in enumerate(one.rows, one.first):
+                    check_fits(gathered[row][at], rows[own].shape, rows[own].dtype)
         return gathered
 
     def _apart(

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from popdist.engine.calls.signatures import ReplicaGroupsCalls
 from popdist.engine.group import Group
 from popdist.groups.joined_handle import JoinedHandle
-from popdist.groups.local_rows import Part, Parts, Results, Shape
+from popdist.groups.local_rows import LocalGroup, LocalRows, Results, Shape
 
 T = TypeVar("T")
 
@@ -33,21 +33,23 @@ class PartitionedCalls:
     `kwargs` are all else that the call of one group takes: async_op, name, algorithm.
     """
 
-    def __init__(self, parts: Sequence[Part], expects_marks: bool = False) -> None:
+    def __init__(
+        self, groups: Sequence[LocalGroup], expects_marks: bool = False
+    ) -> None:
         """Make calls in these groups.
 
         Args:
-            parts: Each of the groups, as this instance sees it.
+            groups: The groups that have replicas of this instance.
             expects_marks: Warn of the first array without a mark that its rows are
                 replicas' arrays (ReplicaRows).
         """
-        self._parts = parts
-        self._rows = Parts(parts, expects_marks)
+        self._groups = groups
+        self._rows = LocalRows(groups, expects_marks)
 
     @property
     def num_replicas(self) -> int:
         """How many replicas each of the groups has in all its members."""
-        return self._parts[0].group.num_replicas
+        return self._groups[0].group.num_replicas
 
     def all_reduce(
         self, x: Any, op: str = "sum", *, out: Any = None, **kwargs: Any
@@ -79,10 +81,10 @@ class PartitionedCalls:
             )
         prepared = list(map(self._rows.prepared, arrays, outs))
         return self._each(
-            lambda part: part.calls.grouped_all_reduce(
-                [part.of(rows) for rows, _, _ in prepared],
+            lambda one: one.group.grouped_all_reduce(
+                [one.of(rows) for rows, _, _ in prepared],
                 op,
-                out=[part.of(targets) for _, _, targets in prepared],
+                out=[one.of(targets) for _, _, targets in prepared],
                 **kwargs,
             ),
             lambda _: [result for _, result, _ in prepared],
@@ -108,15 +110,15 @@ class PartitionedCalls:
     def reduce_scatter(
         self, x: Any, op: str = "sum", *, out: Any = None, **kwargs: Any
     ) -> Any:
-        """Reduce the arrays of each group, and give each of its replicas a part."""
+        """Reduce the arrays of each group, and give each of its replicas a share."""
         size = self.num_replicas
 
-        def part_of(shape: Shape) -> Shape:
+        def share_of(shape: Shape) -> Shape:
             # If the row cannot be shared equally, the group's call raises an error.
             return (shape[0] // size, *shape[1:]) if shape else ()
 
         return self._alike(
-            "reduce_scatter", x, op, out=out, shape_of=part_of, apart=True, **kwargs
+            "reduce_scatter", x, op, out=out, shape_of=share_of, apart=True, **kwargs
         )
 
     def all_gather(self, x: Any, *, out: Any = None, **kwargs: Any) -> Any:
@@ -128,14 +130,16 @@ class PartitionedCalls:
         rows, outs = self._rows.gathered(x, None, out)
 
         def join(results: Results) -> Any:
-            if out is None:
-                return self._rows.by_row(results)
             self._rows.copied(outs)
-            return out
+            return self._rows.by_row(
+                results,
+                out,
+                lambda one, result: dict.fromkeys(one.rows, result).items(),
+            )
 
         return self._each(
-            lambda part: part.calls.all_gather(
-                part.of(rows), out=outs.get(part.rows[0]), **kwargs
+            lambda one: one.group.all_gather(
+                one.of(rows), out=outs.get(one.rows[0]), **kwargs
             ),
             join,
             **kwargs,
@@ -158,15 +162,17 @@ class PartitionedCalls:
         for each local replica, or `out`.
         """
         root = self._rows.replica(root)
-        blocks, targets = self._rows.scattered(x, root, out)
+        arrays, targets = self._rows.scattered(x, root, out)
         return self._each(
-            lambda part: part.calls.scatter(
-                part.at_root(blocks, root),
+            lambda one: one.group.scatter(
+                one.at_root(arrays, root),
                 root,
-                out=part.of(targets) if targets else None,
+                out=one.of(targets) if targets else None,
                 **kwargs,
             ),
-            lambda results: self._rows.listed(results) if out is None else out,
+            lambda results: self._rows.by_row(
+                results, out, lambda one, result: zip(one.rows, result, strict=True)
+            ),
             **kwargs,
         )
 
@@ -177,7 +183,7 @@ class PartitionedCalls:
     def barrier(self, **kwargs: Any) -> Any:
         """Return when all instances of each of the groups have called it."""
         return self._each(
-            lambda part: part.calls.barrier(**kwargs), lambda _: None, **kwargs
+            lambda one: one.group.barrier(**kwargs), lambda _: None, **kwargs
         )
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Any:
@@ -186,7 +192,7 @@ class PartitionedCalls:
         Rows that belong to the first group are reduced in place. Rows of a group among
         other instances are copied, like any array.
         """
-        return self._parts[0].group.empty(shape, dtype)
+        return self._groups[0].group.empty(shape, dtype)
 
     def _alike(
         self,
@@ -201,8 +207,8 @@ class PartitionedCalls:
         """Make calls in which every replica gives an array and gets one."""
         rows, result, targets = self._rows.prepared(x, out, shape_of, apart)
         return self._each(
-            lambda part: getattr(part.group, operation)(
-                part.of(rows), *arguments, out=part.of(targets), **kwargs
+            lambda one: getattr(one.group, operation)(
+                one.of(rows), *arguments, out=one.of(targets), **kwargs
             ),
             lambda _: result,
             **kwargs,
@@ -222,23 +228,25 @@ class PartitionedCalls:
         prepare = self._rows.reduced if operation == "reduce" else self._rows.gathered
         rows, outs = prepare(x, root, out)
         return self._each(
-            lambda part: getattr(part.group, operation)(
-                part.of(rows), *arguments, root, out=part.at_root(outs, root), **kwargs
+            lambda one: getattr(one.group, operation)(
+                one.of(rows), *arguments, root, out=one.at_root(outs, root), **kwargs
             ),
-            lambda results: self._rows.at_roots(root, results, out),
+            lambda results: self._rows.by_row(
+                results, out, lambda one, result: [(one.row_of(root), result)]
+            ),
             **kwargs,
         )
 
     def _each(
         self,
-        call: Callable[[Part], Any],
+        call: Callable[[LocalGroup], Any],
         join: Callable[[Results], Any],
         *,
         async_op: bool = False,
         **_: Any,
     ) -> Any:
         """Make a call in each group, and put together what they return."""
-        results = [call(part) for part in self._parts]
+        results = [call(one) for one in self._groups]
         return JoinedHandle(results, join) if async_op else join(results)
 
 
@@ -255,7 +263,7 @@ class ReplicaGroups(ReplicaGroupsCalls, PartitionedCalls):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         rows = self.num_local_replicas
-        return f"<ReplicaGroups: {rows} rows in {len(self._parts)} groups>"
+        return f"<ReplicaGroups: {rows} rows in {len(self._groups)} groups>"
 
     def __len__(self) -> int:
         """Return how many replicas each of the groups has."""
@@ -269,12 +277,12 @@ class ReplicaGroups(ReplicaGroupsCalls, PartitionedCalls):  # type: ignore[misc]
     @property
     def last_algorithm(self) -> str:
         """The algorithm of the last reduction in the last of the groups."""
-        return self._parts[-1].group.last_algorithm
+        return self._groups[-1].group.last_algorithm
 
     def close(self) -> None:
         """Leave the groups, and release their memory. Every member must call it."""
-        for part in self._parts:
-            part.group.close()
+        for one in self._groups:
+            one.group.close()
 
     def __enter__(self) -> Self:
         """Return the groups, which are closed at the end of the `with` block."""
@@ -283,5 +291,5 @@ class ReplicaGroups(ReplicaGroupsCalls, PartitionedCalls):  # type: ignore[misc]
     def __exit__(self, *raised: Any) -> None:
         """Close the groups, also if the block has raised: see Group."""
         with ExitStack() as closing:
-            for part in self._parts:
-                closing.callback(part.group.__exit__, *raised)
+            for one in self._groups:
+                closing.callback(one.group.__exit__, *raised)

@@ -13,7 +13,7 @@ import numpy as np
 from popdist.communicators import participants
 from popdist.engine.calls.array_rows import is_first_of_several
 from popdist.engine.group import Group
-from popdist.groups.local_rows import Part
+from popdist.groups.local_rows import LocalGroup
 from popdist.groups.partitioned import ReplicaGroups
 from popdist.session import STATE
 
@@ -55,9 +55,9 @@ def replica_group(
     if groups is None and size is None:
         return STATE.group("replicas", members).view(counts, expects_marks=True)
     rank = members.index(STATE.job.place.rank)
-    divided = [_shares(each, counts) for each in _divided(sum(counts), groups, size)]
+    divided = [_rows_of(each, counts) for each in _divided(sum(counts), groups, size)]
     return ReplicaGroups(
-        [_part_of(shares, members, rank) for shares in divided if shares[rank]],
+        [_local_group(rows, members, rank) for rows in divided if rows[rank]],
         expects_marks=is_first_of_several(rank, counts),
     )
 
@@ -99,7 +99,7 @@ def _divided(total: int, groups: str | None, size: int | None) -> list[range]:
     return [range(j, total, count) for j in range(count)]
 
 
-def _shares(replicas: range, counts: Sequence[int]) -> list[list[int]]:
+def _rows_of(replicas: range, counts: Sequence[int]) -> list[list[int]]:
     """Return the indices of each member's rows that belong to these replicas."""
     starts = accumulate(counts, initial=0)
     return [
@@ -108,11 +108,11 @@ def _shares(replicas: range, counts: Sequence[int]) -> list[list[int]]:
     ]
 
 
-def _part_of(
-    shares: Sequence[Sequence[int]], members: Sequence[int], rank: int
-) -> Part:
+def _local_group(
+    rows: Sequence[Sequence[int]], members: Sequence[int], rank: int
+) -> LocalGroup:
     """Return the group of these rows of each member, as member `rank` sees it."""
-    owners = [member for member, rows in zip(members, shares, strict=True) if rows]
-    group = STATE.group("replicas", tuple(owners))
-    counts = [len(rows) for rows in shares if rows]
-    return Part(group=group.view(counts), rows=shares[rank])
+    owners = tuple(member for member, own in zip(members, rows, strict=True) if own)
+    counts = [len(own) for own in rows if own]
+    group = STATE.group("replicas", owners).view(counts)
+    return LocalGroup(group=group, rows=rows[rank])

@@ -404,8 +404,8 @@ def test_an_out_that_cannot_take_the_results_is_refused_before_any_group_calls(
     groups = popdist.replica_group("consecutive", 1)
     x = np.ones((2, 2))
     before = x.copy()
-    for part in groups._parts:
-        part.group.transport = None
+    for one in groups._groups:
+        one.group.transport = None
     try:
         groups.{call}
     except (TypeError, ValueError) as error:
