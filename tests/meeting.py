@@ -27,7 +27,7 @@ STACKS = (
 # What every member runs. Its own lines take the place of BODY.
 PROGRAM = """
 import os, resource, signal, sys, time
-from popdist.engine.meet import late
+from popdist.engine.meet import leader
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm import arena
 from popdist.errors import PeerLostError, PopdistError
@@ -35,7 +35,7 @@ from tests.meeting import report_hellos
 name, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 report_hellos(int(sys.argv[4]))
 # Member 0 answers all that come after a failure, however long they take to start.
-late.LINGER = 1000
+leader.LINGER = 1000
 
 def initialise(memory):
     memory[:5] = b"hello"

@@ -132,9 +132,7 @@ class PartitionedCalls:
         def join(results: Results) -> Any:
             self._rows.copied(outs)
             return self._rows.by_row(
-                results,
-                out,
-                lambda one, result: dict.fromkeys(one.rows, result).items(),
+                results, out, lambda one, result: [(row, result) for row in one.rows]
             )
 
         return self._each(

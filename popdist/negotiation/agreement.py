@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from popdist.negotiation.call_requests import Kind, Request, find_mismatch, template_of
+from popdist.negotiation.call_requests import Kind, Request, find_mismatch
 
 # All members forget what they know of repeated calls after so many different ones.
 _MOST_TEMPLATES = 4096
@@ -64,8 +64,8 @@ class Agreement:
         self._joined: dict[int, int] = {}
         # How many calls without a name each member has made, by kind.
         self._unnamed: Counter[tuple[int, Kind]] = Counter()
-        self._template_numbers: dict[tuple[Any, ...], int] = {}
-        self._templates: list[tuple[Any, ...]] = []
+        self._template_numbers: dict[Request, int] = {}
+        self._templates: list[Request] = []
         # The decision if all members announce one known call, by their message.
         self._repeated: dict[bytes, Decision] = {}
         # Whether all members have announced the same, while nothing else was pending.
@@ -161,11 +161,11 @@ class Agreement:
         if isinstance(entry, int):
             template = self._templates[entry]
         else:
-            template = template_of(entry)
+            template = Request.decode(entry)
             if template not in self._template_numbers:
                 self._template_numbers[template] = len(self._templates)
                 self._templates.append(template)
-        request = Request.from_template(template, counts)
+        request = template._replace(counts=counts) if counts else template
         if request.kind is Kind.JOIN:
             (self._joined[member],) = counts
             return

@@ -56,9 +56,9 @@ class Request(NamedTuple):
     counts: tuple[int, ...] = ()
 
     @property
-    def template(self) -> tuple[Any, ...]:
-        """The fields that stay the same when a call is repeated."""
-        return self[:-1]
+    def template(self) -> "Request":
+        """The request without what may change when a call is repeated."""
+        return self._replace(counts=()) if self.counts else self
 
     def title(self, name: str) -> str:
         """Return the call's title in errors, if it is matched by this name."""
@@ -73,20 +73,11 @@ class Request(NamedTuple):
         return f"{self.label}{tensors}{name}"
 
     @classmethod
-    def from_template(
-        cls, template: tuple[Any, ...], counts: tuple[int, ...]
-    ) -> "Request":
-        """Return the request with this template."""
-        kind, name, tensors, op, root, prescale, postscale, label = template
-        scales = prescale, postscale
-        return cls(Kind(kind), name, tensors, op, root, *scales, label, counts)
-
-
-def template_of(fields: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a template from JSON, which has lists in place of tuples."""
-    kind, name, tensors, *rest = fields
-    layouts = tuple([(dtype, tuple(shape)) for dtype, shape in tensors])
-    return (kind, name, layouts, *rest)
+    def decode(cls, fields: Sequence[Any]) -> "Request":
+        """Return a request from its template in JSON, which has lists for tuples."""
+        kind, name, tensors, *rest, counts = fields
+        layouts = tuple([(dtype, tuple(shape)) for dtype, shape in tensors])
+        return cls(Kind(kind), name, layouts, *rest, tuple(counts))
 
 
 def find_mismatch(

@@ -5,20 +5,19 @@ Small arrays travel with the requests for their calls, so that these take one st
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from popdist.engine.calls.array_rows import Array
 from popdist.engine.group import Group
-from popdist.engine.handle import Handle
 from popdist.engine.spec.dtypes import code_of, name_of
 from popdist.engine.spec.operations import number_of
 from popdist.negotiation.agreement import Agreement, Decision
 from popdist.negotiation.call_requests import UNNAMED, Kind, Layout, Request
 from popdist.negotiation.calls import Call
 from popdist.negotiation.negotiator import Negotiator
-from popdist.negotiation.stall_watch import StallWatch
 from popdist.session import STATE
 
 T = TypeVar("T")
@@ -74,48 +73,37 @@ class NamedCall(Call, Generic[T]):
         return self._complete(alone, rows.reshape(group.size, *self._array.shape))
 
 
-class NamedCalls:
-    """The named calls among some instances, including this one."""
-
-    def __init__(self, participants: tuple[int, ...]) -> None:
-        """Join the group of the other instances; blocks until all of them do."""
-        settings = STATE.settings
-        self._group = STATE.group("named", participants)
-        # Adds rows as the members would do, to the bit.
-        alone = STATE.group("sums", (STATE.job.place.rank,))
-        self._alone = alone.view((len(participants),))
-        agreement = Agreement(participants)
-        watch = StallWatch(
-            agreement,
-            self._group.rank,
-            timeout=settings.timeout,
-            stall=settings.stall,
-            deadlock=settings.stall,
-        )
-        self._negotiator = Negotiator(self._group, agreement, self._carry_out, watch)
-
-    def submit(self, call: NamedCall[T], *, wait: bool) -> Handle[T]:
-        """Request a call, and return its handle.
-
-        Args:
-            wait: The caller waits for it at once.
-        """
-        return self._negotiator.submit(call, wait=wait)
-
-    def _carry_out(self, decided: Sequence[tuple[Decision, Call | None]]) -> None:
-        for _, call in decided:
-            # None joins, so each call is one of this member, too.
-            assert isinstance(call, NamedCall)
-            try:
-                call.result = call.make(self._group, self._alone)
-            except Exception as error:
-                call.error = error
-
-
-def named_calls_among(participants: tuple[int, ...]) -> NamedCalls:
-    """Return the named calls among these instances.
+def named_calls_among(participants: tuple[int, ...]) -> Negotiator:
+    """Return the negotiator of the named calls among these instances.
 
     The first call for the same participants is collective: all of them must make it,
     and it blocks until they have.
     """
-    return STATE.once(("named calls", participants), lambda: NamedCalls(participants))
+    return STATE.once(("named calls", participants), lambda: _negotiator(participants))
+
+
+def _negotiator(participants: tuple[int, ...]) -> Negotiator:
+    settings = STATE.settings
+    group = STATE.group("named", participants)
+    # Adds rows as the members would do, to the bit.
+    alone = STATE.group("sums", (STATE.job.place.rank,)).view((len(participants),))
+    return Negotiator(
+        group,
+        Agreement(participants),
+        partial(_carry_out, group, alone),
+        timeout=settings.timeout,
+        stall=settings.stall,
+        deadlock=settings.stall,
+    )
+
+
+def _carry_out(
+    group: Group, alone: Group, decided: Sequence[tuple[Decision, Call | None]]
+) -> None:
+    for _, call in decided:
+        # None joins, so each call is one of this member, too.
+        assert isinstance(call, NamedCall)
+        try:
+            call.result = call.make(group, alone)
+        except Exception as error:
+            call.error = error

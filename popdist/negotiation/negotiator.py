@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
+from math import inf
 from typing import Any
 
 from popdist.engine.group import Group
@@ -46,8 +47,10 @@ class Negotiator:
         group: Group,
         agreement: Agreement,
         carry_out: CarryOut,
-        watch: StallWatch,
         *,
+        timeout: float,
+        stall: float,
+        deadlock: float = inf,
         cycle: float = 0.0,
     ) -> None:
         """Make the member's part.
@@ -55,7 +58,11 @@ class Negotiator:
         Args:
             group: The members' group; only this object and `carry_out` make its calls.
             agreement: A new one, of the same members.
-            watch: A new one, of this agreement.
+            timeout: After how many seconds a call is an error, if other members make
+                other calls instead.
+            stall: After how many seconds these members are named on stderr.
+            deadlock: After how many seconds it is an error that all calling threads of
+                all members wait in different calls.
             cycle: How many seconds to collect requests that nothing waits for, before
                 they are announced together.
         """
@@ -65,7 +72,7 @@ class Negotiator:
         self._agreement = agreement
         self._packets = Packets(group)
         self._carry_out = carry_out
-        self._watch = watch
+        self._watch = StallWatch(agreement, group.rank, timeout, stall, deadlock)
         self._cycle = cycle
         self._pid = os.getpid()
         # Held while calls are requested. A signal's handler may request one, too.

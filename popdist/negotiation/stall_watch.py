@@ -16,20 +16,11 @@ class StallWatch:
         self,
         agreement: Agreement,
         member: int,
-        *,
         timeout: float,
         stall: float,
-        deadlock: float = inf,
+        deadlock: float,
     ) -> None:
-        """Begin to watch the calls of a member.
-
-        Args:
-            timeout: After how many seconds a call is an error, if other members make
-                other calls instead.
-            stall: After how many seconds these members are named on stderr.
-            deadlock: After how many seconds it is an error that all calling threads of
-                all members wait in different calls.
-        """
+        """Begin to watch the calls of a member; see Negotiator for the times."""
         self._agreement = agreement
         self._member = member
         self._timeout, self._stall, self._deadlock = timeout, stall, deadlock

@@ -4,6 +4,8 @@ import errno
 import os
 import select
 from collections.abc import Sequence
+from contextlib import suppress
+from threading import Thread
 from time import monotonic, sleep
 
 from popdist.engine.meet.connection import (
@@ -14,7 +16,6 @@ from popdist.engine.meet.connection import (
 )
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.group_name import Keys
-from popdist.engine.meet.late import LateMembers, free_address
 from popdist.engine.meet.members import Roster
 from popdist.engine.meet.messages import (
     BEGIN,
@@ -46,6 +47,13 @@ _MOST_UNNAMED = 64
 _MOST_OF_OTHERS = 16
 # For how many seconds an address may be bound without accepting connections.
 _OCCUPIED = 0.5
+# For how many seconds members that connect after a failure are answered, and after how
+# many to check whether that is still wanted.
+LINGER = 5.0
+_LOOK = 0.1
+
+# The leaders of failed meetings that still listen, by their addresses.
+_lingering: "dict[bytes, Leader]" = {}
 
 
 class Leader:
@@ -65,8 +73,11 @@ class Leader:
         self._came: set[int] = set()
         self._expected = hello.size - 1
         self._poll = select.poll()
-        free_address(keys.address)
-        self._has_late_members = False
+        # After a failure: its message, and the thread that sends it to late members.
+        self._failure = b""
+        self._late: Thread | None = None
+        if (earlier := _lingering.pop(keys.address, None)) is not None:
+            earlier.stop_answering()
         try:
             self._listener = listen(keys.address, hello.size)
         except OSError as error:
@@ -134,28 +145,56 @@ class Leader:
         if isinstance(error, PeerLostError) and self._all_see(error.instances):
             return
         if self._listener.fileno() >= 0 and len(self._came) < self._expected:
-            self._has_late_members = True
-            # Their hellos are still to be read, and counted.
-            unnamed = [c for c in self._connections.values() if c.rank is None]
-            for connection in unnamed:
-                del self._connections[connection.fileno()]
-            # In a thread, because the program is to have the error now.
-            late = LateMembers(
-                self._keys,
-                self._listener,
-                message,
-                self._expected,
-                self._came,
-                unnamed,
-            )
-            # With the launcher's file, late ones see for themselves who has ended.
-            late.start(daemon=bool(self._roster.ended_file))
+            self._answer_late_members(message)
 
     def close(self) -> None:
-        if not self._has_late_members:
-            self._listener.close()
+        """Close all connections, unless a thread answers late members by them."""
+        if self._late is None:
+            self._close_all()
+
+    def _close_all(self) -> None:
+        self._listener.close()
         for connection in self._connections.values():
             connection.close()
+
+    def _answer_late_members(self, failure: bytes) -> None:
+        """Answer members that connect after a failure, in a thread of its own.
+
+        They would wait for member 0 until their timeout otherwise.
+        """
+        self._failure = failure
+        for connection in list(self._connections.values()):
+            # The hellos of the others are still to be read, and counted.
+            if connection.rank is not None:
+                self._drop(connection)
+        # With the launcher's file, late ones see for themselves who has ended.
+        daemon = bool(self._roster.ended_file)
+        self._late = Thread(target=self._answer_until_all_know, daemon=daemon)
+        self._late.start()
+        _lingering[self._keys.address] = self
+
+    def _answer_until_all_know(self) -> None:
+        self._poll = select.poll()
+        for one in (self._listener, *self._connections.values()):
+            self._poll.register(one, select.POLLIN)
+        until = monotonic() + LINGER
+        try:
+            while len(self._came) < self._expected and monotonic() < until:
+                for descriptor, _ in self._poll.poll(_LOOK * 1000):
+                    # It raises its own error.
+                    with suppress(PopdistError):
+                        self._take(descriptor)
+        except OSError:
+            # Out of file descriptors, say. Members that connect now get no answer.
+            return
+        finally:
+            self._close_all()
+
+    def stop_answering(self) -> None:
+        """Answer late members no more, and free the address."""
+        self._expected = 0
+        if self._late is not None:
+            self._late.join()
 
     def _all_see(self, lost: Sequence[int]) -> bool:
         """Return whether members that connect later detect the loss by pidfds."""
@@ -177,13 +216,15 @@ class Leader:
             self._roster.check()
         if not events and self._roster.ended_file:
             self._roster.check_file()
-        received = []
-        for descriptor in descriptors:
-            if descriptor == self._listener.fileno():
-                self._accept()
-            elif descriptor in self._connections:
-                received += self._receive_from(self._connections[descriptor])
-        return received
+        return [message for one in descriptors for message in self._take(one)]
+
+    def _take(self, descriptor: int) -> list[tuple[Connection, bytes]]:
+        """Accept a connection, or return the message that has arrived from a member."""
+        if descriptor == self._listener.fileno():
+            self._accept()
+        elif descriptor in self._connections:
+            return self._receive_from(self._connections[descriptor])
+        return []
 
     def _receive_from(self, connection: Connection) -> list[tuple[Connection, bytes]]:
         try:
@@ -230,7 +271,13 @@ class Leader:
             # One that has waited too long for the answer connects once more.
             if _send_if_there(connection, OTHER_USER + self._keys.answer):
                 self._came.add(connection.pid)
+            self._drop(connection)
             raise self._roster.other_user(hello.rank or None, connection, 0)
+        if self._failure:
+            self._came.add(connection.pid)
+            _send_if_there(connection, self._failure)
+            self._drop(connection)
+            return
         if false := self._roster.objection(hello.rank, connection.pid):
             # The refusal is for it alone: the real one is still to connect.
             _send_if_there(connection, REFUSAL + encode_refusal(MismatchError(false)))

@@ -670,7 +670,7 @@ def test_a_layout_of_its_own_is_reported_to_all_and_names_both_sides() -> None:
 def test_a_group_of_another_size_is_reported_to_all() -> None:
     # Member 0 stays for the third, which never comes, and only then raises.
     hasty = """
-        late.LINGER = 0.1
+        leader.LINGER = 0.1
         join()
     """
     ended = run(2, hasty, {1: "size = 3\njoin()"})
@@ -800,7 +800,7 @@ def test_members_of_two_users_say_so_at_once(other: int) -> None:
     begin = {other: OTHER_USER}
     with Meeting(3) as meeting:
         # Member 2 never comes.
-        hasty = "late.LINGER = 0.1\njoin()"
+        hasty = "leader.LINGER = 0.1\njoin()"
         pids = [meeting.start(0, begin.get(0, "") + hasty)]
         meeting.wait_for_joiners(0)
         pids.append(meeting.start(1, begin.get(1, "") + "join()"))
@@ -843,6 +843,7 @@ def test_members_of_other_users_that_come_at_once_are_all_answered() -> None:
             while len(leader._connections) < 2:
                 select.select([leader._listener], [], [])
                 leader._accept()
+            Leader._receive_from = receive
             return receive(leader, connection)
 
         Leader._receive_from = receive_when_both_are_connected

@@ -255,7 +255,7 @@ def test_a_call_that_is_interrupted_as_it_comes_keeps_no_other_waiting() -> None
     body = """
     from popdist.negotiation.named_calls import named_calls_among
     collectives.allReduceSum(np.ones(1), "first")
-    requested = named_calls_among((0, 1))._negotiator._requested
+    requested = named_calls_among((0, 1))._requested
     tell = requested.notify
 
     def interrupt():
@@ -283,7 +283,7 @@ def test_names_that_are_never_used_again_take_no_more_memory() -> None:
     from popdist.negotiation.named_calls import named_calls_among
     for i in range(9000):
         collectives.allReduceSum(np.ones(1), f"step {i}")
-    negotiator = named_calls_among((0, 1))._negotiator
+    negotiator = named_calls_among((0, 1))
     agreement = negotiator._agreement
     tables = agreement._templates, agreement._repeated, operations._NAMES
     print(all(len(table) <= 4096 for table in tables))

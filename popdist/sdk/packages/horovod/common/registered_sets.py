@@ -10,7 +10,6 @@ from popdist.negotiation.agreement import Agreement
 from popdist.negotiation.call_requests import Kind, Request
 from popdist.negotiation.calls import Call, CarryOut
 from popdist.negotiation.negotiator import Negotiator
-from popdist.negotiation.stall_watch import StallWatch
 from popdist.session import STATE
 
 from .exceptions import internal_errors
@@ -184,12 +183,8 @@ class RegisteredSets:
             group,
             agreement,
             self._make_carrier(group),
-            StallWatch(
-                agreement,
-                group.rank,
-                timeout=settings.timeout,
-                stall=settings.stall,
-            ),
+            timeout=settings.timeout,
+            stall=settings.stall,
             cycle=self._cycle,
         )
         negotiator.observe(self._timeline)
