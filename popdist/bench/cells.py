@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from popdist.bench import results
-from popdist.bench.communicator import Communicator, Floats, refuse
+from popdist.bench.communicator import Communicator, refuse
 from popdist.bench.machine_state import Probe, bandwidth, mode
 from popdist.bench.results import ENGINE, FLOOR, Result
 from popdist.bench.rounds import READ_FROM_BYTES, Lane, Samples, measure
@@ -56,9 +56,7 @@ class Bench:
         lanes, errors = self._peer_lanes(task)
         lanes = [engine, *lanes, self._lane(Floor(), task)]
         samples = measure(self.comm, lanes, self.seconds, self.probe)
-        blocks = self.engine.blocks_of(task) if algorithm == "direct" else None
-        waits = self.comm.greatest(np.array(engine.waited[1:]) / engine.waited[0])
-        return self._result(task, algorithm, blocks, lanes, samples, errors, waits)
+        return self._result(task, algorithm, lanes, samples, errors)
 
     def _reads(self, task: Task) -> bool:
         return self.reads and task.nbytes >= READ_FROM_BYTES
@@ -94,12 +92,12 @@ class Bench:
         self,
         task: Task,
         algorithm: str,
-        blocks: tuple[int, bool] | None,
         lanes: Sequence[Lane],
         samples: Samples,
         errors: Mapping[str, str],
-        waits: Floats,
     ) -> Result:
+        waited = np.array(lanes[0].waited)
+        waits = self.comm.greatest(waited[1:] / waited[0])
         names = [lane.name for lane in lanes]
         times = results.microseconds(names, samples.seconds)
         read = bandwidth(samples.probed)
@@ -110,7 +108,7 @@ class Bench:
             members=self.comm.size,
             algorithm=algorithm,
             in_arena=self.in_arena,
-            blocks=blocks,
+            blocks=self.engine.blocks_of(task) if algorithm == "direct" else None,
             reads_result=self._reads(task),
             mode=mode(read),
             read_gb_per_s=read,

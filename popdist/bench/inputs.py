@@ -11,7 +11,7 @@ Array = NDArray[np.generic]
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 
 # Whole numbers so small that their sum is exact in every measured type and in any
-# order. A prime, so that a misplaced chunk changes the result.
+# order. A prime, so that a misplaced share changes the result.
 _PERIOD = 13
 # float16 is exact up to 2048, and bfloat16 up to 256.
 _EXACT = {"float16": 2048, "bfloat16": 256}
@@ -37,12 +37,12 @@ def is_sum(array: Array, members: int, first: int = 0) -> bool:
     """Return whether an array is the sum over all members' arrays, from `first` on."""
     ranks = np.arange(members)[:, np.newaxis]
     one_period = ((np.arange(_PERIOD) + first + ranks) % _PERIOD).sum(axis=0)
-    # In pieces: a comparison of the whole would need as much memory again.
-    piece = _PERIOD << 16
-    expected = _filled(min(piece, array.size), array.dtype.name, one_period)
+    # Step by step: a comparison of the whole would need as much memory again.
+    step = _PERIOD << 16
+    expected = _filled(min(step, array.size), array.dtype.name, one_period)
     return all(
-        np.array_equal(array[at : at + piece], expected[: array.size - at])
-        for at in range(0, array.size, piece)
+        np.array_equal(array[at : at + step], expected[: array.size - at])
+        for at in range(0, array.size, step)
     )
 
 

@@ -14,19 +14,19 @@ import numpy as np
 from popdist.bench.communicator import Communicator, Floats
 
 # The bytes that one core writes and another reads. They fit in either core's caches.
-PIECE = 256 << 10
+PROBE_BYTES = 256 << 10
 # Between the 2 GB/s of the slow mode and the 8 or more of the fast one.
 _BOUND_GB_PER_S = 4.0
 _READINGS = 4
 
 
 class Probe:
-    """One member writes a piece with ordinary stores, another times its reading."""
+    """One member writes memory with ordinary stores, another times its reading."""
 
     def __init__(self, comm: Communicator, placement: Sequence[str]) -> None:
         self._comm = comm
         self._reader = reader(placement)
-        self._piece = _shared(comm) if self._reader else np.empty(0)
+        self._memory = _shared(comm) if self._reader else np.empty(0)
 
     def __call__(self) -> float:
         """Return the seconds that the reader took; 0 from all others."""
@@ -38,13 +38,13 @@ class Probe:
 
     def _read_once(self) -> float:
         if self._comm.rank == 0:
-            self._piece.fill(1.0)
+            self._memory.fill(1.0)
         self._comm.barrier()
         seconds = 0.0
         if self._comm.rank == self._reader:
             began = perf_counter()
             # It reads faster than any memory can follow; a sum would not.
-            self._piece.max()
+            self._memory.max()
             seconds = perf_counter() - began
         self._comm.barrier()
         return seconds
@@ -63,7 +63,7 @@ def reader(placement: Sequence[str]) -> int:
 def bandwidth(seconds: Floats) -> float | None:
     """Return the median of what was probed in GB/s; None if nothing was."""
     median = float(np.median(seconds))
-    return PIECE / median / 1e9 if median else None
+    return PROBE_BYTES / median / 1e9 if median else None
 
 
 def mode(gb_per_s: float | None) -> str:
@@ -74,15 +74,15 @@ def mode(gb_per_s: float | None) -> str:
 
 
 def _shared(comm: Communicator) -> Floats:
-    """Return a piece of memory that all members see."""
+    """Return memory that all members see."""
     address = np.zeros(2)
     if comm.rank == 0:
         own = os.memfd_create("popdist.bench", os.MFD_CLOEXEC)
-        os.ftruncate(own, PIECE)
+        os.ftruncate(own, PROBE_BYTES)
         address[:] = os.getpid(), own
     pid, number = comm.greatest(address).astype(int)
     opened = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
-    memory = mmap.mmap(opened, PIECE)
+    memory = mmap.mmap(opened, PROBE_BYTES)
     os.close(opened)
     comm.barrier()
     if comm.rank == 0:

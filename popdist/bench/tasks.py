@@ -54,16 +54,16 @@ class Task:
 
     def is_right(self, result: Array) -> bool:
         """Return whether this is what the operation must give this member."""
-        part = self.length // self.members
+        share = self.length // self.members
         if self.operation == "all_gather":
             return all(
-                np.array_equal(array, inputs.source(part, self.dtype, q))
-                for q, array in enumerate(result.reshape(self.members, part))
+                np.array_equal(array, inputs.source(share, self.dtype, q))
+                for q, array in enumerate(result.reshape(self.members, share))
             )
         if self.operation == "all_reduce":
             return result.size == self.length and inputs.is_sum(result, self.members)
-        return result.size == part and inputs.is_sum(
-            result, self.members, first=self.rank * part
+        return result.size == share and inputs.is_sum(
+            result, self.members, first=self.rank * share
         )
 
 
@@ -71,13 +71,13 @@ def make_task(operation: str, nbytes: int, dtype: str, rank: int, members: int) 
     """Return the task of this size, rounded up to elements that members can share."""
     unit = 1 if operation == "all_reduce" else members
     length = -(-nbytes // (unit * np.dtype(dtype).itemsize)) * unit
-    part = length // members
+    share = length // members
     count = inputs.rows_of_pass(length, dtype)
-    input_length = part if operation == "all_gather" else length
+    input_length = share if operation == "all_gather" else length
     rows = inputs.rows(input_length, dtype, count)
     results = rows
     if operation != "all_reduce":
-        result_length = part if operation == "reduce_scatter" else length
+        result_length = share if operation == "reduce_scatter" else length
         results = inputs.rows(result_length, dtype, count)
     return Task(
         operation=operation,

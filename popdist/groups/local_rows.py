@@ -15,6 +15,7 @@ from popdist.engine.calls.array_rows import (
     wrong_rows,
 )
 from popdist.engine.calls.destinations import check_apart, check_fits, out_arrays
+from popdist.engine.group import Group
 
 T = TypeVar("T")
 
@@ -28,8 +29,7 @@ Shape = tuple[int, ...]
 class LocalGroup:
     """One of the groups, as this instance sees it."""
 
-    # Any, because the overload of a call depends on async_op.
-    group: Any
+    group: Group
     # The indices of this instance's rows in the group, in the order of its replicas.
     rows: Sequence[int]
 
@@ -155,9 +155,9 @@ class LocalRows:
         # Copies: the first group's result may be where a later one's array is.
         arrays = {row: np.array(array) for row, array in arrays.items()}
         for one in self._groups:
-            array = one.at_root(arrays, root)
-            for target in () if array is None else one.of(targets):
-                check_fits(target, array.shape[1:], array.dtype)
+            if (array := one.at_root(arrays, root)) is not None:
+                for target in one.of(targets):
+                    check_fits(target, array.shape[1:], array.dtype)
         return arrays, targets
 
     def by_row(

@@ -81,13 +81,11 @@ class PartitionedCalls:
             )
         prepared = list(map(self._rows.prepared, arrays, outs))
         return self._each(
-            lambda one: one.group.grouped_all_reduce(
-                [one.of(rows) for rows, _, _ in prepared],
-                op,
-                out=[one.of(targets) for _, _, targets in prepared],
-                **kwargs,
-            ),
+            "grouped_all_reduce",
+            lambda one: [one.of(rows) for rows, _, _ in prepared],
+            lambda one: [one.of(targets) for _, _, targets in prepared],
             lambda _: [result for _, result, _ in prepared],
+            op,
             **kwargs,
         )
 
@@ -136,9 +134,9 @@ class PartitionedCalls:
             )
 
         return self._each(
-            lambda one: one.group.all_gather(
-                one.of(rows), out=outs.get(one.rows[0]), **kwargs
-            ),
+            "all_gather",
+            lambda one: one.of(rows),
+            lambda one: outs.get(one.rows[0]),
             join,
             **kwargs,
         )
@@ -162,15 +160,13 @@ class PartitionedCalls:
         root = self._rows.replica(root)
         arrays, targets = self._rows.scattered(x, root, out)
         return self._each(
-            lambda one: one.group.scatter(
-                one.at_root(arrays, root),
-                root,
-                out=one.of(targets) if targets else None,
-                **kwargs,
-            ),
+            "scatter",
+            lambda one: one.at_root(arrays, root),
+            lambda one: one.of(targets) if targets else None,
             lambda results: self._rows.by_row(
                 results, out, lambda one, result: zip(one.rows, result, strict=True)
             ),
+            root,
             **kwargs,
         )
 
@@ -180,9 +176,8 @@ class PartitionedCalls:
 
     def barrier(self, **kwargs: Any) -> Any:
         """Return when all instances of each of the groups have called it."""
-        return self._each(
-            lambda one: one.group.barrier(**kwargs), lambda _: None, **kwargs
-        )
+        results: Results = [one.group.barrier(**kwargs) for one in self._groups]
+        return JoinedHandle(results, lambda _: None) if results[0] is not None else None
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Any:
         """Return a new array in the arena of the first of the groups.
@@ -205,10 +200,11 @@ class PartitionedCalls:
         """Make calls in which every replica gives an array and gets one."""
         rows, result, targets = self._rows.prepared(x, out, shape_of, apart)
         return self._each(
-            lambda one: getattr(one.group, operation)(
-                one.of(rows), *arguments, out=one.of(targets), **kwargs
-            ),
+            operation,
+            lambda one: one.of(rows),
+            lambda one: one.of(targets),
             lambda _: result,
+            *arguments,
             **kwargs,
         )
 
@@ -226,25 +222,39 @@ class PartitionedCalls:
         prepare = self._rows.reduced if operation == "reduce" else self._rows.gathered
         rows, outs = prepare(x, root, out)
         return self._each(
-            lambda one: getattr(one.group, operation)(
-                one.of(rows), *arguments, root, out=one.at_root(outs, root), **kwargs
-            ),
+            operation,
+            lambda one: one.of(rows),
+            lambda one: one.at_root(outs, root),
             lambda results: self._rows.by_row(
                 results, out, lambda one, result: [(one.row_of(root), result)]
             ),
+            *(*arguments, root),
             **kwargs,
         )
 
     def _each(
         self,
-        call: Callable[[LocalGroup], Any],
+        operation: str,
+        x_of: Callable[[LocalGroup], Any],
+        out_of: Callable[[LocalGroup], Any],
         join: Callable[[Results], Any],
-        *,
+        *arguments: Any,
         async_op: bool = False,
-        **_: Any,
+        **kwargs: Any,
     ) -> Any:
-        """Make a call in each group, and put together what they return."""
-        results = [call(one) for one in self._groups]
+        """Make a call in each group, and put together what they return.
+
+        Args:
+            x_of: Returns the array or arrays that a group's call takes.
+            out_of: Returns what it writes to.
+            arguments: Further arguments, the same in each group.
+        """
+        results = [
+            getattr(one.group, operation)(
+                x_of(one), *arguments, out=out_of(one), async_op=async_op, **kwargs
+            )
+            for one in self._groups
+        ]
         return JoinedHandle(results, join) if async_op else join(results)
 
 

@@ -75,9 +75,9 @@ class Request(NamedTuple):
     @classmethod
     def decode(cls, fields: Sequence[Any]) -> "Request":
         """Return a request from its template in JSON, which has lists for tuples."""
-        kind, name, tensors, *rest, counts = fields
+        kind, name, tensors, *rest, _ = fields
         layouts = tuple([(dtype, tuple(shape)) for dtype, shape in tensors])
-        return cls(Kind(kind), name, layouts, *rest, tuple(counts))
+        return cls(Kind(kind), name, layouts, *rest)
 
 
 def find_mismatch(

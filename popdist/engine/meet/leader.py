@@ -175,8 +175,9 @@ class Leader:
 
     def _answer_until_all_know(self) -> None:
         self._poll = select.poll()
-        for one in (self._listener, *self._connections.values()):
-            self._poll.register(one, select.POLLIN)
+        self._poll.register(self._listener, select.POLLIN)
+        for connection in self._connections.values():
+            self._poll.register(connection, select.POLLIN)
         until = monotonic() + LINGER
         try:
             while len(self._came) < self._expected and monotonic() < until:
