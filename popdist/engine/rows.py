@@ -105,6 +105,7 @@ A = TypeVar("A", bound=AnyArray)
 class Framework(NamedTuple, Generic[A]):
     """Functions that read, write and make arrays of a framework.
 
+    address_of: Returns where the first element of an array lies.
     extent_of: Returns where an array lies.
     shape_and_code: Returns the shape of an array, as members must agree on it in a
         reduction, and the code of its dtype.
@@ -120,6 +121,7 @@ class Framework(NamedTuple, Generic[A]):
     dtype_of_number: Returns the dtype with this number.
     """
 
+    address_of: Callable[[A], int]
     extent_of: Callable[[A], Extent]
     shape_and_code: Callable[[A], tuple[tuple[int, ...], int]]
     exchanged_row: Callable[[A], Rows]
@@ -143,14 +145,14 @@ def row_of(framework: Framework[A], array: A, dtype: int = BYTES) -> Rows:
         dtype: The code of the type of the row's elements.
     """
     row = framework.readable(array)
-    begin, end, _ = framework.extent_of(row)
-    return Rows((begin,), ((end - begin) // item_bytes_of(dtype),), dtype, row)
+    count = row.nbytes // item_bytes_of(dtype)
+    return Rows((framework.address_of(row),), (count,), dtype, row)
 
 
 def readable_rows(framework: Framework[A], arrays: Sequence[A]) -> Rows:
     """Return arrays, or copies that are rows, as the rows of one call."""
     rows = [framework.readable(array) for array in arrays]
-    addresses = tuple([framework.extent_of(row)[0] for row in rows])
+    addresses = tuple([framework.address_of(row) for row in rows])
     shape, dtype = framework.shape_and_code(rows[0])
     return Rows(addresses, shape, dtype, rows)
 
@@ -198,8 +200,9 @@ def destination_of(
     begins = list(accumulate([array.nbytes for array in arrays], initial=0))
     nbytes = begins.pop()
     scratch = framework.new_bytes(nbytes)
-    address = framework.extent_of(scratch)[0]
-    row = Rows((address,), (nbytes // item_bytes,), dtype, scratch)
+    row = Rows(
+        (framework.address_of(scratch),), (nbytes // item_bytes,), dtype, scratch
+    )
     return row, [
         (scratch, begin, array) for begin, array in zip(begins, arrays, strict=True)
     ]
@@ -243,7 +246,7 @@ def pairs_of(
         for target, (begin, _, is_row) in zip(targets, written[index], strict=True):
             if not is_row or index in overlapping:
                 scratch = framework.new_bytes(source.nbytes)
-                begin = extent_of(scratch)[0]
+                begin = framework.address_of(scratch)
                 copies.append((scratch, 0, target))
             places.append(begin)
         owner = targets, copies

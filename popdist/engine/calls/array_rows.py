@@ -70,6 +70,10 @@ def rows_of(arrays: Sequence[Array]) -> Rows:
     return Rows(places, first.shape, code_of(first.dtype), arrays)
 
 
+def _row_of(array: Array) -> Rows:
+    return Rows((address_of(array),), array.shape, code_of(array.dtype), array)
+
+
 def bytes_of(array: Array) -> Rows:
     """Return the one row that an array is, as bytes."""
     return Rows((address_of(array),), (array.nbytes,), BYTES, array)
@@ -135,9 +139,10 @@ def _copy(source: Array, target: Array) -> None:
 
 
 NUMPY: Framework[Array] = Framework(
+    address_of=address_of,
     extent_of=_extent_of,
     shape_and_code=lambda array: (array.shape, code_of(array.dtype)),
-    exchanged_row=lambda array: rows_of((array,)),
+    exchanged_row=_row_of,
     readable=readable,
     new_bytes=partial(np.empty, dtype=np.uint8),
     empty_like=lambda array: np.empty(array.shape, array.dtype),

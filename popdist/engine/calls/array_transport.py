@@ -171,7 +171,7 @@ class ArrayTransport(Generic[A]):
         packets[:, :HEADER] = headers
         for row, place in zip(rows, _places_in(packets), strict=True):
             if row.nbytes <= _DATA_BYTES:
-                memmove(place, self._framework.extent_of(row)[0], row.nbytes)
+                memmove(place, self._framework.address_of(row), row.nbytes)
         return packets
 
     def _unpack(
@@ -197,9 +197,9 @@ class ArrayTransport(Generic[A]):
         own = rows[0]
         if len(rows) > 1:
             own = self._framework.new_bytes(sum(row.nbytes for row in rows))
-            to, _, _ = self._framework.extent_of(own)
+            to = self._framework.address_of(own)
             for row in rows:
-                memmove(to, self._framework.extent_of(row)[0], row.nbytes)
+                memmove(to, self._framework.address_of(row), row.nbytes)
                 to += row.nbytes
         begins = list(accumulate(sizes, initial=0))
         edges = [begins[array] for array in accumulate(counts, initial=0)]

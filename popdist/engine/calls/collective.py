@@ -67,7 +67,8 @@ def collective(
                 # The other members wait for the first step of the call.
                 group.give_up(what, error)
                 raise
-            carrier = ArrayTransport(group.transport, framework, number_of(name))
+            number = 0 if name is None else number_of(name)
+            carrier = ArrayTransport(group.transport, framework, number)
             return group.submit(what, partial(action, carrier), async_op)
 
         def step(group: Any, /, *args: Any) -> Any:

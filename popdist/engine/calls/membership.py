@@ -179,8 +179,8 @@ class Membership(_core.Reducer):
                     "of this group gives one array. Use grouped_all_reduce to reduce "
                     "several arrays, or make one of them with np.stack."
                 )
-            rows = [_array(x, writable)]
-        elif isinstance(x, LIST_TYPES):
+            return [_array(x, writable)]
+        if isinstance(x, LIST_TYPES):
             rows = [_array(row, writable) for row in x]
         else:
             array = _array(x, writable)
@@ -204,11 +204,6 @@ class Membership(_core.Reducer):
             self._expects_marks = False
             warn_of_unmarked_rows(x, self.num_local_replicas)
 
-    def _may_pass(self, *xs: Any) -> bool:
-        """Return whether these are arrays that need no look from Python any more."""
-        marked = {ReplicaRows} if self._expects_marks else ARRAY_TYPES
-        return {type(x) for x in xs} <= marked
-
     def _targets(
         self,
         x: Any,
@@ -226,10 +221,11 @@ class Membership(_core.Reducer):
             for target in targets:
                 check_fits(target, shape, dtype)
             return out, targets
+        if self._flat:
+            result = np.empty(shape, dtype)
+            return result, [result]
         stack = np.empty((len(rows), *shape), dtype)
         results = [stack[i, ...] for i in range(len(rows))]
-        if self._flat:
-            return results[0], results
         return (results if isinstance(x, LIST_TYPES) else stack), results
 
 

@@ -30,6 +30,8 @@ class Reductions(Membership):
         """Say how to reduce where a call does not."""
         self._algorithm = algorithm
         self._usual = algorithm_code_of(algorithm)
+        # Arrays of these types need no check of their marks.
+        self._plain = {ReplicaRows} if self._expects_marks else ARRAY_TYPES
         core = self._core = self.transport.core
         self._bind(
             core and core.comm,
@@ -60,7 +62,7 @@ class Reductions(Membership):
     ) -> Any:
         """All-reduce an array in a new one, if the core takes it as it is."""
         self._how(algorithm, reproducible)
-        if out is not None or not self._may_pass(x):
+        if out is not None or type(x) not in self._plain:
             return NotImplemented
         # The core takes no None.
         chosen = self._algorithm if algorithm is None else algorithm
@@ -140,7 +142,9 @@ class Reductions(Membership):
     ) -> Any:
         """All-reduce the arrays of a list, if the core takes them as they are."""
         how = self._how(algorithm, reproducible)
-        if not self._core or op not in REDUCTIONS or not self._may_pass(*arrays):
+        if not (self._core and op in REDUCTIONS):
+            return NotImplemented
+        if not {type(x) for x in arrays} <= self._plain:
             return NotImplemented
         if out is None:
             out = [np.empty(x.shape, x.dtype) for x in arrays]
@@ -191,7 +195,7 @@ class Reductions(Membership):
 
     def _scatter_in_core(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """Return the result if the core takes the arrays as they are."""
-        if not self._core or op not in REDUCTIONS or not self._may_pass(x):
+        if not self._core or op not in REDUCTIONS or type(x) not in self._plain:
             return NotImplemented
         if out is None:
             axis, total = 0 if self._flat else 1, self.num_replicas

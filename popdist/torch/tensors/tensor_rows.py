@@ -172,6 +172,7 @@ def _copy(source: Tensor, target: Tensor) -> None:
 
 
 TORCH: Framework[Tensor] = Framework(
+    address_of=Tensor.data_ptr,
     extent_of=_extent_of,
     # Members need not agree on the number of axes, as in torch's own groups.
     shape_and_code=lambda tensor: ((tensor.numel(),), code_of(tensor.dtype)),
