@@ -8,8 +8,8 @@ from popdist.engine.spec.operations import Described, Trace
 # The version of its interface, which popdist.engine checks.
 VERSION: Final[int]
 
-# The most data that share_records() takes.
-RECORD_DATA_BYTES: Final[int]
+# The kinds of messages to a member of a group over hosts: each has a tag.
+MESSAGE_KINDS: Final[int]
 
 # The most lost instances that an error can name.
 MOST_LOST: Final[int]
@@ -44,7 +44,8 @@ class Comm:
         instance: int = -1,  # the member's name in messages; by default its rank
     ) -> Comm: ...
     # Make a call from the fields of an EngineCall, which may have a table in place of
-    # its arrays: see Group.all_reduce_table. A reduction needs a Split.
+    # its arrays: see Group.all_reduce_table. A reduction needs a Split. The arrays of a
+    # call over hosts are never freed if it fails while links may read or write them.
     def run(self, split: Split | None, call: tuple[Any, ...], /) -> None: ...
     # End the group with a Status's error, a message, and at most 15 lost instances.
     def end(self, error: int, message: str, lost: Sequence[int] = (), /) -> None: ...
@@ -64,17 +65,15 @@ class Comm:
     # True in the middle of a call of this thread, False in one of another thread.
     def in_call(self) -> bool | None: ...
     # How to reach the other hosts of a larger group: links (see mpi_links()), this
-    # host's number, whether this member is its leader, its rank, its counterpart on
-    # each host, and the processes and first tags of all members. `hooks` has
-    # look_while_waiting, prepare, end_for_mismatch, end_after_link_error and
-    # end_for_death; see HostsMember.
+    # member's rank, and the hosts, processes and first tags of all members. Hosts are
+    # numbered in the order of their first members. `hooks` has look_while_waiting,
+    # prepare, end_for_mismatch, end_after_link_error and end_for_death; see
+    # HostsMember. From then on, all calls are those of the larger group.
     def connect_hosts(
         self,
         links: object,
-        here: int,
-        leads: bool,
         rank: int,
-        counterparts: Sequence[int],
+        hosts: Sequence[int],
         processes: Sequence[int],
         tags: Sequence[int],
         hooks: object,
@@ -82,25 +81,9 @@ class Comm:
     ) -> None: ...
     # A member has died: nothing is sent to it any more.
     def note_death(self, member: int, /) -> None: ...
-    # Make a call of the larger group: a Described, a hash of its details, and a
-    # function for its steps. Until the function returns, all calls of this thread are
-    # steps, and members announce the larger call in place of them.
-    def run_larger_call(self, *call: Any) -> Any: ...
-    # The last larger call, and the number of them so far.
+    # The last call of the larger group, and the number of them so far. Messages between
+    # two members are not counted.
     def larger_call(self) -> tuple[Described, int]: ...
-    # Begin a message of such a call to or from a member on another host, and return its
-    # number. The caller keeps the memory as long as the message may be in transit.
-    def begin_send(
-        self, member: int, kind: int, address: int, nbytes: int, /
-    ) -> int: ...
-    def begin_receive(
-        self, member: int, kind: int, address: int, nbytes: int, /
-    ) -> int: ...
-    def await_transfers(self, numbers: Sequence[int], /) -> None: ...
-    # Forget these messages, and return whether one may still be in transit.
-    def end_transfers(self) -> bool: ...
-    # On a leader: check that all hosts make the same call, and return their data.
-    def share_records(self, data: Any, /) -> list[bytes]: ...
     # Called with each finished call; it must not keep this object alive.
     def set_trace(self, trace: Trace | None, /) -> None: ...
     # The members that have not begun the current call; once the group has ended, the

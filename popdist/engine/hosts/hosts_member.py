@@ -1,15 +1,10 @@
 """One member of a group over several hosts: shared memory here, messages beyond."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from time import monotonic, monotonic_ns, sleep
-from typing import Any, TypeVar
+from time import monotonic, sleep
 
-import numpy as np
-from numpy.typing import NDArray
-
-from popdist.engine import _core
 from popdist.engine.failures import (
     Ending,
     ErrorFields,
@@ -25,22 +20,14 @@ from popdist.engine.hosts.layout import Layout
 from popdist.engine.hosts.links import LinkError
 from popdist.engine.hosts.world import World
 from popdist.engine.meet.deadlines import report
-from popdist.engine.rows import Rows
 from popdist.engine.shm.shm_member import ShmMember, check_seconds
-from popdist.engine.spec.operations import Described, Operation, Status, Trace
+from popdist.engine.spec.operations import Described, Operation, Status
 from popdist.errors import (
     CollectiveAbortedError,
     GroupUnusableError,
     PeerLostError,
     PopdistError,
 )
-
-T = TypeVar("T")
-
-# The tags of a group's messages, from the receiver's first tag on. The core uses the
-# first three; its results have the third, in calls without DATA.
-DATA, POINT, PART = 2, 3, 4
-TAGS = 5
 
 # How long messages of a member that has died or left may still be under way.
 _UNDER_WAY_SECONDS = 0.4
@@ -77,27 +64,23 @@ class HostsMember:
             f"{instance} on {world.names[instance]}" for instance in layout.instances
         )
         self.uid = uid
-        self._tags = tuple(tags)
-        self._own_tag = self._tags[self.rank]
         self._timeout, self._stall = timeout, stall
         # After how many calls other members have left the group, and when that was
         # known here.
         self._left: dict[int, tuple[int, float]] = {}
         self._asked_at = 0.0
-        self._trace: Trace | None = None
         self._reported = self._told = self._closed = False
         # The call in which a stall has been reported.
         self._stalled_in = 0
         # The number of a call, and the members of another host that have not begun it.
         self._missing_elsewhere: tuple[int, Sequence[int]] = (0, ())
-        # Memory of the call at hand besides the program's arrays.
-        self._scratch: list[NDArray[np.uint8]] = []
         local.group_instances = self.instances
         known = weakref.proxy(self)
         # The local member must not keep this one alive.
         local.note_missing = lambda members: known.tell_missing(members)
         self.set_timeout(timeout)
-        self._connect()
+        hosts = world.links.table, self.rank, layout.host_of
+        self.comm.connect_hosts(*hosts, self.instances, tags, known)
         world.pidfds |= local.arena.watching()
         world.watchers.add(self.look)
         world.mourners.add(self._note_death)
@@ -105,15 +88,6 @@ class HostsMember:
             self._note_death(instance)
         world.leavers.add(self.leave)
         world.callers.add(self.comm.in_call)
-
-    def _connect(self) -> None:
-        """Let the core reach the members of other hosts that it exchanges with."""
-        layout = self.layout
-        self.comm.connect_hosts(
-            self.world.links.table,
-            *(layout.host, layout.is_leader, self.rank, layout.counterparts),
-            *(self.instances, self._tags, weakref.proxy(self)),
-        )
 
     # --- Calls
 
@@ -126,70 +100,6 @@ class HostsMember:
     def calls(self) -> int:
         """How many collective calls this member has made so far."""
         return self.comm.larger_call()[1]
-
-    def reduce(self, *call: Any) -> None:
-        """Make a reduction; see _core.Comm.run()."""
-        try:
-            self.comm.run(*call)
-        except _core.Failure:
-            # Explained below: Ctrl-C while that is done must not show this one.
-            pass
-        else:
-            return
-        raise self.failure()
-
-    def run(
-        self,
-        call: Described,
-        details: object,
-        steps: Callable[[], T],
-        memory: Sequence[Rows] = (),
-    ) -> T:
-        """Make a call in its turn. Its details must be the same on all members.
-
-        Args:
-            memory: The rows that messages of the call read and write.
-        """
-        # When its turn came, and when it succeeded.
-        times: list[int] = []
-
-        def run_steps() -> T:
-            times.append(monotonic_ns())
-            try:
-                result = steps()
-                times.append(monotonic_ns())
-                return result
-            except _core.Failure:
-                # Explained below: Ctrl-C while that is done must not show this one.
-                pass
-            except LinkError as error:
-                self.end_after_link_error(error.code)
-            finally:
-                if self.comm.end_transfers():
-                    # Links read and write it until the messages are done, and know
-                    # only its address.
-                    self.world.abandoned.append((*memory, *self._scratch))
-                self._scratch.clear()
-            raise self.failure()
-
-        hashed = hash(details) & (1 << 64) - 1
-        try:
-            found: T = self.comm.run_larger_call(*call, hashed, run_steps)
-            return found
-        except _core.Failure:
-            pass
-        finally:
-            if times and self._trace is not None:
-                succeeded = len(times) == 2
-                ended = times[1] if succeeded else monotonic_ns()
-                self._trace(call, times[0], ended, succeeded)
-        raise self.failure()
-
-    def new_scratch(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return memory that the messages of the call at hand may read and write."""
-        scratch = np.empty(nbytes, np.uint8)
-        self._scratch.append(scratch)
-        return scratch
 
     # --- Functions that the core calls in the middle of a call
 
@@ -229,8 +139,9 @@ class HostsMember:
         instance = self.instances[peer]
         if not self.layout.is_told and now - self._asked_at > _ASK_SECONDS:
             self._asked_at = now
-            if self.world.may_reach(instance):
-                self.world.mail.send(instance, {"kind": "asks", "about": self.uid})
+            with suppress(LinkError):
+                if self.world.may_reach(instance):
+                    self.world.mail.send(instance, {"kind": "asks", "about": self.uid})
         return False
 
     def _report_after(self) -> float:
@@ -321,7 +232,6 @@ class HostsMember:
         missing = [
             one._replace(
                 member=self.layout.local_ranks[one.member],
-                recent=[(n, self._among_all(call)) for n, call in one.recent],
             )
             for one in self.local.missing()
         ]
@@ -346,15 +256,6 @@ class HostsMember:
         self._note_lost(error)
         self.comm.end(*fields_of(error))
         self._tell(error)
-
-    def end_call(self, about: int, theirs: Described) -> None:
-        """End the group in the middle of a call because another member makes another.
-
-        Raises:
-            Failure: Always, for run().
-        """
-        self.end_for_mismatch(about, theirs)
-        raise _core.Failure(Status.MISMATCH)
 
     def _end_for(
         self, status: Status, about: int, theirs: Described | None = None
@@ -453,11 +354,6 @@ class HostsMember:
         late = 0.0 if self.layout.is_leader else min(0.25 * seconds, 1.0)
         self.comm.set_timeout(seconds + late)
 
-    def set_trace(self, trace: Trace | None) -> None:
-        """Tell this of each call from now on."""
-        self._trace = trace
-        self.comm.set_trace(trace)
-
     def _report_stall(self, peer: int, waited: float) -> None:
         """Print on stderr which member a call has been waiting for."""
         late = [one.member for one in self._missing()] or [peer]
@@ -511,12 +407,5 @@ class HostsMember:
         reason, by, about, number, own, other, error = ending
         if reason in (Status.END_REQUESTED, Status.STOPPED):
             about = by
-        return (
-            *(reason, here[by], here[about], self.calls or number),
-            *(self._among_all(own), self._among_all(other), error),
-        )
-
-    def _among_all(self, call: Described) -> Described:
-        if call[0] not in (Operation.SEND, Operation.RECEIVE):
-            return call
-        return (*call[:4], self.layout.local_ranks[call[4]], *call[5:])
+        places = reason, here[by], here[about], self.calls or number
+        return *places, own, other, error

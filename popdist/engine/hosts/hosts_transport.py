@@ -1,24 +1,18 @@
 """The transport of several hosts: shared memory on each, links between them."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Self
 
 from popdist.engine import _core
-from popdist.engine.call_table import REDUCING, CallFields, EngineCall
-from popdist.engine.hosts.exchanges import HostExchanges
 from popdist.engine.hosts.hosts_member import HostsMember
 from popdist.engine.hosts.meeting import MeetOverHosts
-from popdist.engine.hosts.point_to_point import receive_row, send_row
 from popdist.engine.hosts.world import JobHosts
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
-from popdist.engine.rows import BYTES, Rows
 from popdist.engine.shm.arena import Meeting
 from popdist.engine.shm.arena_transport import ArenaTransport
 from popdist.engine.shm.shm_member import ShmMember
 from popdist.engine.shm.shm_transport import ShmTransport
-from popdist.engine.spec.operations import Operation
 from popdist.engine.transport import Core, Transport
 from popdist.engine.tuning import Tuning
 
@@ -27,14 +21,13 @@ class HostsTransport(ArenaTransport):
     """Carries rows among the members of a group on several hosts."""
 
     def __init__(self, member: HostsMember, replicas: Sequence[int]) -> None:
-        self._split = _core.Split(member.rank, replicas, hosts=member.layout.host_of)
-        core = Core(member.comm, self._split, member.failure)
+        split = _core.Split(member.rank, replicas, hosts=member.layout.host_of)
+        core = Core(member.comm, split, member.failure)
         super().__init__(member.rank, member.instances, replicas, member.local, core)
         self._member = member
-        self._exchanges = HostExchanges(member)
         # Methods of the member that do not depend on the rows.
         self.disown, self.identity = member.disown, member.uid
-        self.set_trace, self.set_timeout = member.set_trace, member.set_timeout
+        self.set_trace, self.set_timeout = member.comm.set_trace, member.set_timeout
         self.end, self.give_up, self.close = member.end, member.give_up, member.close
 
     @classmethod
@@ -73,34 +66,3 @@ class HostsTransport(ArenaTransport):
 
     def allocate(self, nbytes: int) -> None:
         """Return None: members on different hosts share no memory."""
-
-    def run(self, fields: CallFields) -> None:
-        call = EngineCall(*fields)
-        if call.operation in REDUCING:
-            self._member.reduce(self._split, call)
-            return
-        [(source, target)] = call.arrays or [(_NO_ROW, _NO_ROW)]
-        root, lengths, exchanges = call.root, tuple(call.lengths), self._exchanges
-        match call.operation:
-            case Operation.BARRIER:
-                step = exchanges.barrier
-            case Operation.SEND:
-                step = partial(send_row, self._member, source, root)
-            case Operation.RECEIVE:
-                step = partial(receive_row, self._member, target, root)
-            case Operation.BROADCAST:
-                step = partial(exchanges.broadcast, source, root)
-            case Operation.ALL_GATHER:
-                step = partial(exchanges.all_gather, source, target, lengths)
-            case Operation.GATHER:
-                step = partial(exchanges.gather, source, target, lengths, root)
-            case Operation.SCATTER:
-                step = partial(exchanges.scatter, source, target, lengths, root)
-            case _:
-                step = partial(exchanges.all_to_all, source, target)
-        details = lengths, call.agreed_shapes()
-        self._member.run(call.description(), details, step, [source, target])
-
-
-# Read and written by a barrier.
-_NO_ROW = Rows((), (0,), BYTES)

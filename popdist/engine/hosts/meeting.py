@@ -7,7 +7,7 @@ from typing import Any
 
 from popdist.engine import _core
 from popdist.engine.failures import ErrorFields, error_of, fields_of
-from popdist.engine.hosts.hosts_member import TAGS, HostsMember
+from popdist.engine.hosts.hosts_member import HostsMember
 from popdist.engine.hosts.layout import Layout
 from popdist.engine.hosts.links_thread import start
 from popdist.engine.hosts.world import JobHosts, World
@@ -57,7 +57,7 @@ class MeetOverHosts:
         layout = Layout(self.rank, self.instances, self.hosts())
         local = self._meet_on_host(layout, simd, tuning)
         try:
-            begin = world.new_tag(TAGS)
+            begin = world.new_tag(_core.MESSAGE_KINDS)
             uid, tags = self._meet_all(world, layout, local, begin)
             return HostsMember(
                 world,

@@ -91,8 +91,6 @@ class World:
         # this process makes no more calls.
         self.callers: set[Callable[[], bool | None]] = set()
         self.leavers: set[Callable[[], None]] = set()
-        # Buffers of messages that were under way when their group came to its end.
-        self.abandoned: list[object] = []
         # Whether the links cannot be closed: another process never does so.
         self.is_broken = False
         self._next_tag = 16

@@ -6,7 +6,8 @@ In both, members of a host share an arena, which the core uses.
 from collections.abc import Sequence
 from typing import Any
 
-from popdist.engine.call_table import EngineCall
+from popdist.engine import _core
+from popdist.engine.call_table import CallFields, EngineCall
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.shm_member import ShmMember
 from popdist.engine.spec.operations import ALGORITHM_NAMES, ALGORITHMS, Operation
@@ -15,7 +16,7 @@ from popdist.engine.tuning import cores_of_members
 
 
 class ArenaTransport(Transport):
-    """A transport without the ways to carry out its reductions and exchanges."""
+    """A transport with calls that the core makes, and without the ways to meet."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class ArenaTransport(Transport):
         self.rank, self.instances, self.replicas = rank, instances, tuple(replicas)
         self.core = core
         self._arena, self._comm = local.arena, local.comm
+        self._split, self._failure = core.split, core.failure
         self.queue, self.record_to = self._comm.queue, self._comm.record_to
 
     @property
@@ -66,3 +68,12 @@ class ArenaTransport(Transport):
         # The core reads a table by itself.
         table: Any = arrays
         self.run(EngineCall(Operation.ALL_REDUCE, table, dtype, reduction, algorithm))
+
+    def run(self, call: CallFields) -> None:
+        try:
+            self._comm.run(self._split, call)
+            return
+        except _core.Failure:
+            # Explained below: Ctrl-C while that is done must not show this exception.
+            pass
+        raise self._failure()

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from popdist.engine import _core
-from popdist.engine.call_table import CallFields
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.arena import Meeting
@@ -18,8 +17,8 @@ class ShmTransport(ArenaTransport):
     """Carries rows among the members of one arena, with so many rows in each."""
 
     def __init__(self, member: ShmMember, replicas: Sequence[int]) -> None:
-        self._split = _core.Split(member.rank, replicas)
-        core = Core(member.comm, self._split, member.failure)
+        split = _core.Split(member.rank, replicas)
+        core = Core(member.comm, split, member.failure)
         super().__init__(member.rank, member.instances, replicas, member, core)
         self.member = member
         # Methods of the member that do not depend on the rows.
@@ -54,12 +53,3 @@ class ShmTransport(ArenaTransport):
         # torch.ops.popdist.all_reduce without a group makes a view in each call.
         is_equal = tuple(replicas) == self.replicas
         return self if is_equal else type(self)(self.member, replicas)
-
-    def run(self, call: CallFields) -> None:
-        try:
-            self._comm.run(self._split, call)
-            return
-        except _core.Failure:
-            # Explained below: Ctrl-C while that is done must not show this exception.
-            pass
-        raise self.member.failure()

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "core_links.h"
+#include "hosts/exchange.h"
 #include "hosts/reduce.h"
 #include "move/exchange.h"
 #include "move/streaming.h"
@@ -591,13 +592,19 @@ typedef struct {
     uint64_t counts[MOST_MEMBERS], sum; /* elements of each member's part */
 } parts;
 
+/* Members of the group, on all hosts. */
+static int members_of(const endpoint *s)
+{
+    return s->c.links ? (int)s->c.links->count_of_members : s->g->size;
+}
+
 static parts parts_of(const endpoint *s, const turn *t)
 {
     parts p = {
         .parted = t->op == SCATTER || t->op == ALL_TO_ALL,
         .alone = t->op == SCATTER || t->op == BROADCAST,
     };
-    for (int q = 0; q < s->g->size; q++) {
+    for (int q = 0; q < members_of(s); q++) {
         const bool equal = t->op == ALL_TO_ALL || t->op == BROADCAST;
         p.counts[q] = equal ? t->count : t->count * (uint64_t)(q % FEW_MEMBERS) / 2;
         p.sum += p.counts[q];
@@ -607,10 +614,10 @@ static parts parts_of(const endpoint *s, const turn *t)
 
 static char *exchange_input(const endpoint *s, const turn *t, const parts *p)
 {
-    const int rank = s->c.rank;
+    const int rank = s->member;
     const size_t width = element_bytes(t->type);
     char *in = allocated((p->parted ? p->sum : p->counts[rank]) * width), *at = in;
-    for (int q = 0; q < (p->parted ? s->g->size : 1); q++) {
+    for (int q = 0; q < (p->parted ? members_of(s) : 1); q++) {
         const uint64_t count = p->counts[p->parted ? q : rank];
         const pattern own = pattern_of_part(s, t, rank, q);
         fill(&own, 0, count, at);
@@ -621,10 +628,10 @@ static char *exchange_input(const endpoint *s, const turn *t, const parts *p)
 
 static void exchange_check(const endpoint *s, const turn *t, const parts *p, const char *at)
 {
-    const int rank = s->c.rank;
+    const int rank = s->member;
     if (t->op == GATHER && rank != t->root)
         return;
-    for (int q = 0; q < s->g->size; q++) {
+    for (int q = 0; q < members_of(s); q++) {
         if (p->alone && q != t->root)
             continue;
         const uint64_t count = p->counts[p->parted ? rank : q];
@@ -638,12 +645,13 @@ static void play_exchange(endpoint *s, const turn *t)
 {
     const parts p = parts_of(s, t);
     const size_t width = element_bytes(t->type);
-    const bool same = t->op == BROADCAST && t->in_place && s->c.rank == t->root;
+    const bool same = t->in_place
+                      && (t->op == ALL_TO_ALL || (t->op == BROADCAST && s->member == t->root));
     uint64_t lengths[MOST_MEMBERS];
-    for (int q = 0; q < s->g->size; q++)
+    for (int q = 0; q < members_of(s); q++)
         lengths[q] = p.counts[q] * width;
     char *in = exchange_input(s, t, &p);
-    char *out = same ? in : allocated((p.alone ? p.counts[s->c.rank] : p.sum) * width);
+    char *out = same ? in : allocated((p.alone ? p.counts[s->member] : p.sum) * width);
     const exchange x = {
         .c = &s->c,
         .op = t->op,
@@ -653,7 +661,7 @@ static void play_exchange(endpoint *s, const turn *t)
         .in = in,
         .out = out,
     };
-    must(s, t, exchange_run(&x));
+    must(s, t, s->c.links ? exchange_over_hosts(&x) : exchange_run(&x));
     exchange_check(s, t, &p, out);
     free(in);
     if (!same)
@@ -666,14 +674,19 @@ static void play_message(endpoint *s, const turn *t, int from, int to)
 {
     const uint64_t bytes = t->count * element_bytes(t->type);
     const pattern p = pattern_of_part(s, t, from, to);
-    if (s->c.rank != from && s->c.rank != to)
+    const bool sends = s->member == from;
+    if (!sends && s->member != to)
         return;
     char *message = allocated(bytes);
-    if (s->c.rank == from) {
+    if (sends)
         fill(&p, 0, t->count, message);
-        must(s, t, send_message(&s->c, to, t->type, message, bytes));
-    } else {
-        must(s, t, receive_message(&s->c, from, t->type, message, bytes));
+    if (s->c.links)
+        must(s, t, message_over_hosts(&s->c, sends ? SEND : RECEIVE, sends ? to : from, t->type,
+                                      message, bytes));
+    else
+        must(s, t, sends ? send_message(&s->c, to, t->type, message, bytes)
+                         : receive_message(&s->c, from, t->type, message, bytes));
+    if (!sends) {
         expect(s, t, &p, 0, t->count, message);
     }
     free(message);
@@ -682,8 +695,8 @@ static void play_message(endpoint *s, const turn *t, int from, int to)
 /* Between all pairs, one way and the other; all go through the pairs in one order. */
 static void play_messages(endpoint *s, const turn *t)
 {
-    for (int a = 0; a < s->g->size; a++)
-        for (int b = a + 1; b < s->g->size; b++) {
+    for (int a = 0; a < members_of(s); a++)
+        for (int b = a + 1; b < members_of(s); b++) {
             play_message(s, t, a, b);
             play_message(s, t, b, a);
         }
@@ -695,7 +708,7 @@ static void play(endpoint *s, const turn *t)
 {
     switch (t->op) {
     case BARRIER:
-        must(s, t, barrier_run(&s->c, 0));
+        must(s, t, s->c.links ? barrier_over_hosts(&s->c, 0) : barrier_run(&s->c, 0));
         break;
     case ALL_REDUCE:
     case REDUCE:
@@ -856,15 +869,12 @@ static status hear_of_error(comm *c, int error)
     return end_group(c, STOPPED, c->rank);
 }
 
-static void connect_hosts(const cluster *w, endpoint *s, int host)
+static void connect_hosts(const cluster *w, endpoint *s, const uint32_t *host_of)
 {
     links *l = &s->to_hosts;
-    int first = 0;
     *l = (links){
         .calls = &fake_calls,
         .own = (void *)(intptr_t)(s->member + 1),
-        .here = (uint32_t)host,
-        .leads = s->c.rank == 0,
         .rank = s->member,
         .sockets = arrivals_of(-1),
         .during_wait = wait_on_for_hosts,
@@ -875,16 +885,14 @@ static void connect_hosts(const cluster *w, endpoint *s, int host)
     };
     if (!links_open(l, (uint32_t)w->hosts, (uint32_t)w->all.size))
         fail(s, &(turn){0}, "no memory for links", 0);
-    for (int other = 0; other < w->hosts; other++) {
-        const int last = w->members[other] - 1;
-        l->counterparts[other] = first + (s->c.rank < last ? s->c.rank : last);
-        first += w->members[other];
-    }
     for (int member = 0; member < w->all.size; member++) {
         l->members[member].process = member;
         l->members[member].tag = TAGS * member;
+        l->members[member].host = host_of[member];
     }
+    links_place(l);
     s->c.links = l;
+    s->c.larger_rank = s->member;
 }
 
 static void cluster_make(cluster *w, uint32_t each)
@@ -916,7 +924,7 @@ static void cluster_make(cluster *w, uint32_t each)
             s->split = split_new_over_hosts(member, w->all.size, w->all.rows, host_of);
             if (!s->split)
                 fail(s, &(turn){0}, "no split", 0);
-            connect_hosts(w, s, host);
+            connect_hosts(w, s, host_of);
         }
         replica += replicas;
     }
@@ -926,11 +934,10 @@ static void cluster_make(cluster *w, uint32_t each)
  * elements, nodes go with records; of many, in several blocks. */
 static turn turn_over_hosts(const endpoint *s, int number)
 {
-    static const operation ops[] = {ALL_REDUCE, REDUCE, REDUCE_SCATTER, BARRIER};
     static const uint64_t counts[] = {1, 63, 1000, 5000, 20000, 70000, 150000};
     const int size = s->split->over_hosts->size;
     turn t = turn_of(s->g, number);
-    t.op = ops[draw(&t, 4)];
+    t.op = number ? (operation)draw(&t, SEND + 1) : ALL_REDUCE;
     t.how = DIRECT;
     t.heap = NOWHERE;
     t.root = (int)draw(&t, (uint64_t)size);
@@ -978,7 +985,7 @@ static int run_hosts(const kernels *simd, uint64_t seed)
         for (uint32_t each = 0; each < MOST_ROWS; each++) {
             w = (cluster){.hosts = hosts[i]};
             memcpy(w.members, members[i], sizeof w.members);
-            w.all = (group){.simd = simd, .seed = seed + each, .turns = 12};
+            w.all = (group){.simd = simd, .seed = seed + each, .turns = 20};
             calls += run_cluster(&w, each);
         }
     return calls;

@@ -5,8 +5,11 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from threading import Lock
 
+import numpy as np
+from numpy.typing import NDArray
+
 # What messages are tagged with, from the receiver's first tag on; see links.h.
-RECORD, NODES, RESULTS = 0, 1, 2
+RECORD, NODES, RESULTS, ROWS, MESSAGES = range(5)
 # How many tags each rank has.
 TAGS = 10
 
@@ -35,6 +38,16 @@ class _End:
     done: bool = False
 
 
+@dataclass
+class Sent:
+    """A message that was sent: between which ranks, of which kind, and its size."""
+
+    source: int
+    to: int
+    kind: int
+    nbytes: int
+
+
 class FakeLinks:
     """MPI_Isend, MPI_Irecv and MPI_Test among ranks of one process.
 
@@ -43,6 +56,7 @@ class FakeLinks:
 
     senders: The ranks that have sent messages, by their kinds.
     nbytes: How many bytes have been sent, by the kinds of messages.
+    sent: All messages.
     errors: What functions return in place of 0, by name.
     functions: Their addresses, in the order above.
     """
@@ -50,6 +64,7 @@ class FakeLinks:
     def __init__(self) -> None:
         self.senders = defaultdict[int, set[int]](set)
         self.nbytes = defaultdict[int, int](int)
+        self.sent: list[Sent] = []
         self.errors: dict[str, int] = {}
         self._lock = Lock()
         # Those whose other ends have not come, by source, target and tag: all of one
@@ -69,6 +84,7 @@ class FakeLinks:
         with self._lock:
             self.senders[tag % TAGS].add(own)
             self.nbytes[tag % TAGS] += nbytes
+            self.sent.append(Sent(own, to, tag % TAGS, nbytes))
         self._begin(_End(data, nbytes, True), (own, to, tag), request)
         return self.errors.get("isend", 0)
 
@@ -88,6 +104,19 @@ class FakeLinks:
                 end.other.other = end
             else:
                 alone.append(end)
+
+    def awaited(self) -> list[tuple[int, int]]:
+        """Return the addresses and sizes of receives that are not done."""
+        ends = [end for end in self._ends if not end.sends and not end.done]
+        return [(end.address, end.nbytes) for end in ends]
+
+    def deliver(self, data: NDArray[np.uint8], source: int, to: int, tag: int) -> None:
+        """Send a message that is awaited, and write it to its receiver's memory."""
+        request, done = _WORD(), _INT()
+        places = ctypes.addressof(request), ctypes.addressof(done)
+        self._isend(data.ctypes.data, data.nbytes, 0, to, tag, source, places[0])
+        while not done.value:
+            self._test(*places, 0)
 
     def _test(self, request: int, done: int, _: int) -> int:
         handle = _WORD.from_address(request)

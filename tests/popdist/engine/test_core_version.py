@@ -10,14 +10,12 @@ from popdist.engine import _core
 from popdist.engine.call_table import EngineCall
 
 # The version of the core, the fields of a call in their order, and all methods.
-VERSION = 8
+VERSION = 9
 CALL_FIELDS = "operation arrays dtype reduction algorithm root name prelude_to lengths"
 METHODS = {
-    "Comm": "await_transfers begin_receive begin_send blocks close connect_hosts "
-    "deferred_seconds doing end end_transfers ending in_call larger_call last "
-    "make_deferred missing note_death queue recent record_to ring_segment run "
-    "run_larger_call runs set_heap set_timeout set_trace share_records waits "
-    "watch",
+    "Comm": "blocks close connect_hosts deferred_seconds doing end ending in_call "
+    "larger_call last make_deferred missing note_death queue recent record_to "
+    "ring_segment run runs set_heap set_timeout set_trace waits watch",
     "Failure": "",
     "Mapping": "",
     "Recorder": "close",

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "hosts/links.h"
 
+#include "shm/ranges.h"
+
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +11,16 @@ enum {
     /* The interval between checks for other reasons to end a wait. */
     LOOK_NS = 20000000,
     FIRST_TRANSFERS = 16,
+    /* The most bytes of a transfer: MPI counts them in an int. */
+    TRANSFER_BYTES = 64 << 20,
 };
+
+#define NO_MEMORY                                                                        \
+    "A member had no memory left for a call over several hosts, which ended it for all. " \
+    "Give it more memory, or make calls of fewer arrays at once."
 
 /* A leader's description of a call; so many bytes of data follow. */
 typedef struct {
-    uint64_t number; /* of the call */
     descriptor call;
     uint64_t bytes;
 } record;
@@ -23,22 +30,55 @@ enum { LONGEST_RECORD = sizeof(record) + RECORD_DATA_BYTES };
 bool links_open(links *l, uint32_t hosts, uint32_t members)
 {
     l->hosts = hosts;
+    l->count_of_members = members;
     l->members = calloc(members, sizeof *l->members);
+    l->leaders = calloc(hosts, sizeof *l->leaders);
     l->counterparts = calloc(hosts, sizeof *l->counterparts);
     l->records = malloc((size_t)hosts * LONGEST_RECORD);
-    return l->members && l->counterparts && l->records;
+    l->data_of = calloc(hosts, sizeof *l->data_of);
+    return l->members && l->leaders && l->counterparts && l->records && l->data_of
+           && links_reserve(l, 0, RECORD_MESSAGES);
+}
+
+void links_place(links *l)
+{
+    for (int q = 0; q < (int)l->count_of_members; q++) {
+        remote *m = &l->members[q];
+        m->place = 0;
+        for (int before = 0; before < q; before++)
+            m->place += l->members[before].host == m->host;
+        if (m->place == 0)
+            l->leaders[m->host] = q;
+    }
+    const remote *own = &l->members[l->rank];
+    l->here = own->host;
+    l->leads = own->place == 0;
+    memcpy(l->counterparts, l->leaders, l->hosts * sizeof *l->leaders);
+    for (int q = 0; q < (int)l->count_of_members; q++)
+        if (l->members[q].place == own->place)
+            l->counterparts[l->members[q].host] = q;
+}
+
+static bool any_under_way(const message *m, uint32_t count)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < count; i++)
+        any |= m[i].begun && !m[i].done;
+    return any;
 }
 
 void links_note_failure(links *l)
 {
-    for (uint32_t i = 0; i < l->count_of_messages; i++)
-        l->under_way |= l->messages[i].begun && !l->messages[i].done;
+    l->under_way |= any_under_way(l->messages, l->count_of_messages)
+                    || any_under_way(l->transfers, l->count_of_transfers);
 }
 
 void links_close(links *l)
 {
     free(l->members);
+    free(l->leaders);
     free(l->counterparts);
+    free(l->data_of);
     free(l->transfers);
     if (l->under_way)
         return;
@@ -62,13 +102,23 @@ bool links_reserve(links *l, uint64_t bytes, uint32_t messages)
     return l->messages && l->memory_bytes >= bytes;
 }
 
+status links_out_of_memory(comm *c)
+{
+    return end_with_error(c, STOPPED, NULL, 0, NO_MEMORY);
+}
+
 void begin_larger_call(comm *c, const descriptor *d)
 {
+    /* The other members take no part in a message between two. */
+    if (d->operation != SEND && d->operation != RECEIVE)
+        c->larger_calls++;
     c->larger_call = *d;
     c->larger_call.in = c->larger_call.out = NOT_IN_HEAP;
     c->larger_call.stride = 0;
-    c->larger_calls++;
+    c->larger_call.number = c->larger_calls;
     c->in_larger_call = true;
+    if (c->record)
+        record_description(c->record, &c->larger_call);
 }
 
 /* --- Messages */
@@ -182,6 +232,7 @@ status await_messages(comm *c, message *m, uint32_t count)
 {
     int peer = 0;
     uint32_t open;
+    const uint64_t began = waiting_begins(c);
     status s = test_all(c, m, count, &open, &peer);
     const uint64_t until = now_ns() + c->waits.spin_ns;
     const bool polls = s == DONE && open && c->waits.spin_ns;
@@ -191,12 +242,16 @@ status await_messages(comm *c, message *m, uint32_t count)
         note_spin(&c->waits, !open);
     if (s == DONE && open)
         s = await_long(c, m, count, peer);
+    waiting_ends(c, began);
     if (s == DONE)
         arrivals_succeeded(&c->links->sockets);
     return s;
 }
 
-message *links_new_transfer(links *l)
+/* --- Transfers */
+
+/* Append a transfer; NULL if there is no memory. */
+static message *new_transfer(links *l)
 {
     if (l->count_of_transfers == l->room_for_transfers) {
         const uint32_t room = l->room_for_transfers ? 2 * l->room_for_transfers
@@ -212,16 +267,36 @@ message *links_new_transfer(links *l)
     return m;
 }
 
-bool links_end_transfers(links *l)
+status begin_transfers(comm *c, direction way, int member, message_kind kind, void *data,
+                       uint64_t bytes)
 {
-    bool under_way = false;
-    for (uint32_t i = 0; i < l->count_of_transfers; i++) {
-        message *m = &l->transfers[i];
-        if (m->begun && !m->done)
-            under_way |= l->calls->test(l->own, &m->request, &m->done) || !m->done;
-    }
-    l->count_of_transfers = 0;
-    return under_way;
+    char *at = data;
+    status s;
+    do {
+        const uint64_t now = least(bytes, TRANSFER_BYTES);
+        message *m = new_transfer(c->links);
+        if (!m)
+            return links_out_of_memory(c);
+        s = way == TO_OTHERS ? send_to(c, m, member, (int)kind, at, now)
+                             : receive_from(c, m, member, (int)kind, at, now);
+        at += now;
+        bytes -= now;
+    } while (s == DONE && bytes);
+    return s;
+}
+
+status await_transfer(comm *c, uint32_t number)
+{
+    return await_messages(c, &c->links->transfers[number], 1);
+}
+
+status await_transfers(comm *c)
+{
+    links *l = c->links;
+    const status s = await_messages(c, l->transfers, l->count_of_transfers);
+    if (s == DONE)
+        l->count_of_transfers = 0;
+    return s;
 }
 
 /* --- Records */
@@ -246,7 +321,7 @@ static unsigned char *end_of_records(unsigned char *at, uint32_t count)
 
 static bool is_same_call(const comm *c, const record *r)
 {
-    return r->number == c->larger_calls && r->bytes <= RECORD_DATA_BYTES
+    return r->bytes <= RECORD_DATA_BYTES
            && memcmp(&r->call, &c->larger_call, sizeof r->call) == 0;
 }
 
@@ -273,23 +348,21 @@ static status exchange_records(comm *c, unsigned char *end, uint32_t step)
 status begin_records(comm *c, const void *data, uint64_t bytes)
 {
     links *l = c->links;
-    record own = {.number = c->larger_calls, .call = c->larger_call, .bytes = bytes};
+    record own = {.call = c->larger_call, .bytes = bytes};
     memcpy(l->records, &own, sizeof own);
     if (bytes)
         memcpy(l->records + sizeof own, data, bytes);
     return exchange_records(c, end_of_records(l->records, 1), 1);
 }
 
-status finish_records(comm *c, const unsigned char **data_of, uint64_t *bytes_of)
+status finish_records(comm *c)
 {
     links *l = c->links;
     unsigned char *end = end_of_records(l->records, 1);
     for (uint32_t step = 1; step < l->hosts; step *= 2) {
         status s = step > 1 ? exchange_records(c, end, step) : DONE;
-        const uint64_t began = waiting_begins(c);
         if (s == DONE)
             s = await_messages(c, l->messages, RECORD_MESSAGES);
-        waiting_ends(c, began);
         if (s != DONE)
             return s;
         end = end_of_records(end, records_from(l, step));
@@ -300,8 +373,7 @@ status finish_records(comm *c, const unsigned char **data_of, uint64_t *bytes_of
         const record *r = record_in(at);
         if (!is_same_call(c, r))
             return l->on_mismatch(c, l->counterparts[host], &r->call);
-        data_of[host] = at + sizeof *r;
-        bytes_of[host] = r->bytes;
+        l->data_of[host] = at + sizeof *r;
         at += extent_of(r);
     }
     return DONE;

@@ -26,7 +26,16 @@ typedef struct {
 } link_table;
 
 /* Kinds of messages: a message's tag is the receiver's first tag plus its kind. */
-typedef enum { RECORD, NODES, RESULTS } message_kind;
+typedef enum {
+    RECORD,
+    NODES,
+    RESULTS,
+    ROWS,     /* of an exchange */
+    MESSAGES, /* of send and receive */
+    MESSAGE_KINDS,
+} message_kind;
+
+typedef enum { FROM_OTHERS, TO_OTHERS } direction;
 
 enum {
     /* The most data that goes with the record of a call. */
@@ -42,10 +51,12 @@ typedef struct {
     bool begun, done;
 } message;
 
-/* A member of the group that receives messages. */
+/* A member of the group, which receives messages. */
 typedef struct {
     int process;
     int tag;           /* the first tag of messages to it */
+    uint32_t host;
+    int place;         /* its rank on its host */
     _Atomic bool dead; /* nothing may be sent to it */
 } remote;
 
@@ -57,9 +68,11 @@ struct links {
     int rank;   /* of this member in the group */
     uint32_t count_of_members;
     remote *members;   /* of the group */
-    int *counterparts; /* for each host the member that this one exchanges data with */
+    int *leaders;      /* of each host its first member */
+    int *counterparts; /* for each host the member that this one exchanges nodes with */
     arrivals sockets;
     unsigned char *records; /* of all hosts, in a call */
+    const unsigned char **data_of; /* the data of each host: with its record, or nodes */
     /* The messages of a call, and their memory. If a message may be in transit when a
      * call fails, the memory stays allocated: it may be written at any time. */
     bool under_way;
@@ -67,7 +80,7 @@ struct links {
     uint64_t memory_bytes;
     message *messages;
     uint32_t count_of_messages;
-    /* Messages of a call that Python carries out in steps. The caller owns their memory. */
+    /* The messages of an exchange. The program owns their memory. */
     message *transfers;
     uint32_t count_of_transfers, room_for_transfers;
     /* Called every few hundredths of a second while a message is waited for; true to stop. */
@@ -84,12 +97,20 @@ struct links {
 /* Called after a call has failed: record whether messages may be in transit. */
 void links_note_failure(links *l);
 
-/* False if there is no memory. */
+/* Allocate memory. False if there is none. Then the caller sets the members' processes,
+ * tags and hosts, and calls links_place(). */
 bool links_open(links *l, uint32_t hosts, uint32_t members);
 void links_close(links *l);
 
+/* Find the place of each member on its host, and with whom this one exchanges data: the
+ * leaders, and on each host the member with its own place, or the leader if there is none. */
+void links_place(links *l);
+
 /* Allocate memory for the messages of a call. False if there is none. */
 bool links_reserve(links *l, uint64_t bytes, uint32_t messages);
+
+/* End the group: this member has no memory for a call. */
+status links_out_of_memory(comm *c);
 
 /* Begin a call of a group on several hosts; all steps on this host are parts of it. */
 void begin_larger_call(comm *c, const descriptor *d);
@@ -101,16 +122,18 @@ status receive_from(comm *c, message *m, int member, int kind, void *data, uint6
 /* Wait until these messages are done. */
 status await_messages(comm *c, message *m, uint32_t count);
 
-/* Append a message to links->transfers and return it; NULL if there is no memory. */
-message *links_new_transfer(links *l);
+/* Begin to exchange bytes with a member on another host, as one or more transfers. */
+status begin_transfers(comm *c, direction way, int member, message_kind kind, void *data,
+                       uint64_t bytes);
 
-/* Forget all transfers, and return whether one may still be in transit. */
-bool links_end_transfers(links *l);
+/* Wait for one transfer of the call, or for all of them. */
+status await_transfer(comm *c, uint32_t number);
+status await_transfers(comm *c);
 
 /* The leaders exchange records of their calls, with a little data, and check that all
  * make the same call. `data_of` gets the address of each host's data. Other messages may
  * be begun in between. */
 status begin_records(comm *c, const void *data, uint64_t bytes);
-status finish_records(comm *c, const unsigned char **data_of, uint64_t *bytes_of);
+status finish_records(comm *c);
 
 #endif

@@ -10,10 +10,6 @@
 #include "hosts/hand_out.h"
 #include "hosts/shares.h"
 
-#define NO_MEMORY                                                                        \
-    "A member had no memory left for a call over several hosts, which ended it for all. " \
-    "Give it more memory, or make calls of fewer arrays at once."
-
 typedef struct {
     division d;
     shares x; /* of a carrier */
@@ -63,7 +59,7 @@ static status reduce_with_records(work *w)
         const uint64_t bytes = x->k->split->host_nodes * w->d.part * x->node_element;
         s = begin_records(c, b->nodes, bytes);
         if (s == DONE)
-            s = finish_records(c, x->of_host, x->bytes_of_host);
+            s = finish_records(c);
         if (s == DONE)
             complete_share(x, b, (range){0, w->d.total});
     }
@@ -76,7 +72,7 @@ static status agree(work *w)
 {
     shares *x = &w->x;
     comm *c = x->k->c;
-    const status s = x->l->leads ? finish_records(c, x->of_host, x->bytes_of_host) : DONE;
+    const status s = x->l->leads ? finish_records(c) : DONE;
     return s == DONE && w->d.carriers > 1 ? barrier_run(c, 0) : s;
 }
 
@@ -146,15 +142,6 @@ static void work_close(work *w)
     division_close(&w->d);
 }
 
-/* Return the rank of a member on its host. */
-static int local_rank_of(const host_split *h, int member)
-{
-    int rank = 0;
-    for (int q = 0; q < member; q++)
-        rank += h->host_of[q] == h->host_of[member];
-    return rank;
-}
-
 status reduce_over_hosts(const call *given, char *out)
 {
     call k = *given;
@@ -175,11 +162,11 @@ status reduce_over_hosts(const call *given, char *out)
     begin_larger_call(c, &d);
     if (k.root >= 0) {
         x->root_host = (int)h->host_of[k.root];
-        k.root = local_rank_of(h, k.root);
+        k.root = c->links->members[k.root].place;
     }
-    status s = ENDED;
+    status s;
     if (!is_divided || !work_open(&w))
-        end_with_error(c, STOPPED, NULL, 0, NO_MEMORY);
+        s = links_out_of_memory(c);
     else
         s = w.d.in_records ? reduce_with_records(&w) : reduce_in_blocks(&w);
     work_close(&w);

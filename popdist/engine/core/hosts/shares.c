@@ -108,11 +108,11 @@ void complete_share(shares *x, const transit *b, range share)
 {
     const host_split *h = x->d->hosts;
     char *to = (char *)b->result + share.begin * x->a.element;
-    x->of_host[h->here] = b->nodes + share.begin * x->node_element;
+    x->l->data_of[h->here] = b->nodes + share.begin * x->node_element;
     for (uint32_t i = 0; i < h->of_hosts.leaves; i++) {
         const host_node n = h->leaf[i];
         const uint64_t apart = n.host == h->here ? x->d->part : x->d->share;
-        x->leaf[i] = (const char *)x->of_host[n.host] + n.node * apart * x->node_element;
+        x->leaf[i] = (const char *)x->l->data_of[n.host] + n.node * apart * x->node_element;
     }
     complete_nodes(x->k->c, &x->a, &h->of_hosts, x->leaf, x->k->nodes_as_given,
                    range_length(share), &to, 1);
@@ -129,7 +129,7 @@ status complete_block(shares *x, transit *b)
     if (s != DONE)
         return s;
     for (uint32_t host = 0; host < x->l->hosts; host++)
-        x->of_host[host] = received_from(x, b, host);
+        x->l->data_of[host] = received_from(x, b, host);
     complete_share(x, b, share_of(x, b, x->l->here));
     return begin_messages(x, b, RESULTS, TO_OTHERS);
 }
@@ -192,10 +192,7 @@ bool shares_open(shares *x, uint32_t blocks_on_their_way)
     const host_split *h = x->d->hosts;
     x->own = calloc(x->k->split->host_nodes, sizeof *x->own);
     x->leaf = calloc(h->of_hosts.leaves, sizeof *x->leaf);
-    x->of_host = calloc(h->hosts, sizeof *x->of_host);
-    x->bytes_of_host = calloc(h->hosts, sizeof *x->bytes_of_host);
-    return x->own && x->leaf && x->of_host && x->bytes_of_host
-           && place_blocks(x, blocks_on_their_way);
+    return x->own && x->leaf && place_blocks(x, blocks_on_their_way);
 }
 
 void shares_close(shares *x)
@@ -204,6 +201,4 @@ void shares_close(shares *x)
         free(x->blocks[i].begins);
     free(x->own);
     free(x->leaf);
-    free(x->of_host);
-    free(x->bytes_of_host);
 }

@@ -9,8 +9,6 @@
 /* Blocks on their way. */
 enum { DEPTH = 3 };
 
-typedef enum { FROM_OTHERS, TO_OTHERS } direction;
-
 typedef struct {
     message *first;
     uint32_t count;
@@ -35,12 +33,9 @@ typedef struct {
     size_t node_element; /* bytes of an element of a node */
     int root_host;       /* the host with the call's root, or -1: all get the result */
     transit blocks[DEPTH];
-    /* Room for addresses of nodes: this host's, all in the order of the tree, and the
-     * first one of each host. */
+    /* Room for addresses of nodes: this host's, and all in the order of the tree. */
     char **own;
     const char **leaf;
-    const unsigned char **of_host;
-    uint64_t *bytes_of_host;
 } shares;
 
 /* Allocate memory for that many blocks of a call; the caller sets the other members. */
@@ -57,7 +52,7 @@ status begin_messages(shares *x, transit *b, message_kind kind, direction way);
 /* Complete this host's share once the nodes have come, and begin to send the result. */
 status complete_block(shares *x, transit *b);
 
-/* Complete elements; `of_host` has the addresses of the other hosts' nodes for them. */
+/* Complete elements; `data_of` the links has the other hosts' nodes for them. */
 void complete_share(shares *x, const transit *b, range share);
 
 /* Wait until all results have come, and no message of the block is in transit. */

@@ -9,19 +9,11 @@
 
 typedef struct {
     const exchange *x;
+    const uint64_t *begins; /* of the members' shares in an array of all */
     uint64_t block_bytes; /* the most bytes of a share in one block */
     bool parted;     /* a slot holds a piece for each receiver */
     bool stream_out; /* results are larger than the caches */
 } plan;
-
-/* The begin of a member's share in an array of all shares. */
-static uint64_t exchange_share_begin(const exchange *x, int member)
-{
-    uint64_t begin = 0;
-    for (int q = 0; q < member; q++)
-        begin += x->lengths[q];
-    return begin;
-}
 
 static bool exchange_writes(const exchange *x, int member)
 {
@@ -35,30 +27,27 @@ static void exchange_write(void *what, uint64_t block, uint64_t number, bool str
     const exchange *x = p->x;
     const int rank = x->c->rank;
     unsigned char *slot = slot_input_at(x->c, rank, number);
-    if (!exchange_writes(x, rank))
+    if (!exchange_writes(x, rank) || x->c->size == 1)
         return;
     if (!p->parted) {
         range s = range_of_block(x->lengths[rank], p->block_bytes, block);
         streaming_copy(x->c->simd, slot, x->in + s.begin, s.end - s.begin, streaming);
         return;
     }
-    const char *part = x->in;
     for (int q = 0; q < x->c->size; q++) {
         range s = range_of_block(x->lengths[q], p->block_bytes, block);
         if (q != rank)
             streaming_copy(x->c->simd, slot + (uint64_t)q * p->block_bytes,
-                           part + s.begin, s.end - s.begin, streaming);
-        part += x->lengths[q];
+                           x->in + p->begins[q] + s.begin, s.end - s.begin, streaming);
     }
 }
 
-/* Read a member's data for us: its share, or the piece of it that is ours. Its share
- * begins at `begin` in an array of all shares. */
-static void exchange_read_from(const plan *p, int q, uint64_t begin, uint64_t block,
-                               uint64_t number)
+/* Read a member's data for us: its share, or the piece of it that is ours. */
+static void exchange_read_from(const plan *p, int q, uint64_t block, uint64_t number)
 {
     const exchange *x = p->x;
     const int rank = x->c->rank;
+    const uint64_t begin = p->begins[q];
     range s = range_of_block(x->lengths[p->parted ? rank : q], p->block_bytes, block);
     const bool alone = x->op == BROADCAST || x->op == SCATTER;
     char *to = x->out + (alone ? 0 : begin) + s.begin;
@@ -81,23 +70,44 @@ static void exchange_read(void *what, uint64_t block, uint64_t number, bool stre
     const exchange *x = p->x;
     if (x->op == GATHER && x->c->rank != x->root)
         return;
-    uint64_t begin = exchange_share_begin(x, x->c->rank);
     for (int i = 0; i < x->c->size; i++) {
         int q = (x->c->rank + i) % x->c->size;
-        begin = q ? begin : 0;
         if (exchange_writes(x, q))
-            exchange_read_from(p, q, begin, block, number);
-        begin += x->lengths[q];
+            exchange_read_from(p, q, block, number);
     }
+}
+
+descriptor exchange_described(const exchange *x, size_t members)
+{
+    uint64_t bytes = 0;
+    /* In a broadcast, all have the same array. */
+    for (size_t q = 0; q < (x->op == BROADCAST ? 1 : members); q++)
+        bytes += x->lengths[q];
+    return (descriptor){
+        .count = bytes / element_bytes(x->type),
+        .name = x->name,
+        .details_hash = hash_with_all(x->shapes_hash, x->lengths, members),
+        .operation = (uint8_t)x->op,
+        .dtype = (uint8_t)x->type,
+        .prelude_to = (uint8_t)x->prelude_to,
+        .root = (int16_t)x->root,
+        .in = NOT_IN_HEAP,
+        .out = NOT_IN_HEAP,
+    };
 }
 
 status exchange_run(const exchange *x)
 {
     comm *c = x->c;
-    uint64_t longest = 0, all = 0;
-    plan p = {.x = x, .parted = x->op == SCATTER || x->op == ALL_TO_ALL};
+    uint64_t longest = 0, all = 0, begins[MAX_MEMBERS];
+    plan p = {
+        .x = x,
+        .begins = x->begins ? x->begins : begins,
+        .parted = x->op == SCATTER || x->op == ALL_TO_ALL,
+    };
     for (int q = 0; q < c->size; q++) {
         longest = x->lengths[q] > longest ? x->lengths[q] : longest;
+        begins[q] = all;
         all += x->lengths[q];
     }
     p.stream_out = x->op == ALL_GATHER && all >= STREAM_OUT_BYTES;
@@ -115,19 +125,18 @@ status exchange_run(const exchange *x)
         .write = exchange_write,
         .read = exchange_read,
     };
-    const descriptor d = {
-        .count = (x->op == BROADCAST ? longest : all) / element_bytes(x->type),
-        .name = x->name,
-        .details_hash = hash_with_all(x->shapes_hash, x->lengths, (size_t)c->size),
-        .operation = (uint8_t)x->op,
-        .dtype = (uint8_t)x->type,
-        .prelude_to = (uint8_t)x->prelude_to,
-        .root = (int16_t)x->root,
-        .in = NOT_IN_HEAP,
-        .out = NOT_IN_HEAP,
-    };
+    const descriptor d = exchange_described(x, (size_t)c->size);
     const status s = blocks_run(&b, &d);
     if (p.stream_out)
         stores_done();
     return s;
+}
+
+status exchange_equal(exchange x, uint64_t bytes)
+{
+    uint64_t lengths[MAX_MEMBERS];
+    for (int q = 0; q < x.c->size; q++)
+        lengths[q] = bytes;
+    x.lengths = lengths;
+    return exchange_run(&x);
 }

@@ -12,6 +12,8 @@ typedef struct {
     uint64_t name;
     int root;
     const uint64_t *lengths; /* of each member's share */
+    /* Where each member's share begins in an array of all; NULL if they follow each other. */
+    const uint64_t *begins;
     uint64_t shapes_hash; /* of the arrays, if all members must pass the same ones */
     operation prelude_to; /* the call that this one prepares, by telling of its arrays,
                            * or NO_PRELUDE */
@@ -20,6 +22,12 @@ typedef struct {
 } exchange;
 
 status exchange_run(const exchange *x);
+
+/* An exchange with shares of so many bytes for all members. */
+status exchange_equal(exchange x, uint64_t bytes);
+
+/* The description of an exchange among so many members. */
+descriptor exchange_described(const exchange *x, size_t members);
 
 /* One member to another; the others take no part. */
 status send_message(comm *c, int to, dtype type, const char *from, uint64_t bytes);

@@ -56,7 +56,7 @@ status send_message(comm *c, int to, dtype type, const char *from, uint64_t byte
 static status refuse(comm *c, const channel *ch, int from)
 {
     const uint64_t number = c->received_from[from] & 1;
-    const descriptor theirs = described(SEND, c->rank, (dtype)ch->labels[number].dtype,
+    const descriptor theirs = described(SEND, c->larger_rank, (dtype)ch->labels[number].dtype,
                                         ch->labels[number].count);
     return end_over(c, MISMATCH, from, &theirs);
 }

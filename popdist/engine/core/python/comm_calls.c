@@ -1,8 +1,8 @@
 /* The calls of a member's endpoint: Python describes each by the fields of an EngineCall. */
 #include "python/comm_object.h"
 
+#include "hosts/exchange.h"
 #include "hosts/reduce.h"
-#include "move/exchange.h"
 
 /* TensorFlow's tensors have at most 254 axes, numpy's arrays 64. */
 enum { MOST_AXES = 254 };
@@ -246,22 +246,49 @@ static bool only_pair_from(const call_fields *f, bool has_shape, row_pair *p)
     return count == 1 && pair_from(f->arrays, 0, 1, has_shape, p);
 }
 
-static PyObject *run_exchange(CommObject *self, const call_fields *f)
+/* Return the number of members of the group, on all its hosts. */
+static int members_of(const comm *c)
+{
+    return c->links ? (int)c->links->count_of_members : c->size;
+}
+
+/* False, with an exception, unless the call's root is a member of the group. */
+static bool has_root(const comm *c, const call_fields *f)
+{
+    if (f->root >= 0 && f->root < members_of(c))
+        return true;
+    PyErr_Format(PyExc_ValueError, "The group has no member %d.", f->root);
+    return false;
+}
+
+/* End a call. If it has failed, links may read and write its arrays until the process ends:
+ * then these are never freed. */
+static PyObject *leave_with_arrays(CommObject *self, const call_fields *f, status s)
+{
+    PyObject *result = leave(self, s);
+    if (!result && self->c.links && self->c.links->under_way)
+        Py_INCREF(f->arrays);
+    return result;
+}
+
+/* Carry out an exchange of so many members; `lengths` has room for them. */
+static PyObject *exchange_shares(CommObject *self, const call_fields *f, uint64_t *lengths,
+                                 int members)
 {
     char *in, *out;
     row_pair p = {&in, &out, 0, 0};
     /* The rows of a prelude are headers, which all have one shape. */
     const bool have_one_shape = f->prelude_to == NO_PRELUDE
                                 && (f->op == BROADCAST || f->op == ALL_TO_ALL);
-    uint64_t lengths[MAX_MEMBERS], all = 0;
-    const Py_ssize_t count = numbers_from(f->lengths, lengths, MAX_MEMBERS);
+    const Py_ssize_t room = members > MAX_MEMBERS ? members : MAX_MEMBERS;
+    const Py_ssize_t count = numbers_from(f->lengths, lengths, room);
     if (count < 0 || !only_pair_from(f, have_one_shape, &p))
         return NULL;
-    if (count != self->c.size)
+    if (count != members)
         return PyErr_Format(PyExc_ValueError, "%zd lengths are given for %d members.", count,
-                            self->c.size);
-    for (Py_ssize_t i = 0; i < count; i++)
-        all += lengths[i];
+                            members);
+    if (f->op != ALL_GATHER && f->op != ALL_TO_ALL && !has_root(&self->c, f))
+        return NULL;
     const exchange x = {
         .c = &self->c,
         .op = (operation)f->op,
@@ -274,25 +301,49 @@ static PyObject *run_exchange(CommObject *self, const call_fields *f)
         .in = in,
         .out = out,
     };
-    if (!enter_step(self, all))
+    const uint64_t elements = exchange_described(&x, (size_t)members).count;
+    if (!enter(self, elements * element_bytes(x.type)))
         return NULL;
-    return leave(self, exchange_run(&x));
+    const status s = self->c.links ? exchange_over_hosts(&x) : exchange_run(&x);
+    return leave_with_arrays(self, f, s);
+}
+
+static PyObject *run_exchange(CommObject *self, const call_fields *f)
+{
+    uint64_t few[MAX_MEMBERS];
+    const int members = members_of(&self->c);
+    if (members <= MAX_MEMBERS)
+        return exchange_shares(self, f, few, members);
+    uint64_t *lengths = PyMem_Calloc((size_t)members, sizeof *lengths);
+    PyObject *result = lengths ? exchange_shares(self, f, lengths, members) : PyErr_NoMemory();
+    PyMem_Free(lengths);
+    return result;
 }
 
 static PyObject *run_message(CommObject *self, const call_fields *f)
 {
+    const operation op = (operation)f->op;
     const dtype type = (dtype)f->type;
     char *row, *same;
     row_pair p = {&row, &same, 0, 0};
-    if (!only_pair_from(f, true, &p))
+    if (!only_pair_from(f, true, &p) || !has_root(&self->c, f))
         return NULL;
-    if (f->root < 0 || f->root >= self->c.size)
-        return PyErr_Format(PyExc_ValueError, "The group has no member %d.", f->root);
     const uint64_t bytes = p.count * element_bytes(type);
-    if (!enter_step(self, bytes))
+    if (!enter(self, bytes))
         return NULL;
-    return leave(self, f->op == SEND ? send_message(&self->c, f->root, type, row, bytes)
-                                     : receive_message(&self->c, f->root, type, row, bytes));
+    comm *c = &self->c;
+    const status s = c->links     ? message_over_hosts(c, op, f->root, type, row, bytes)
+                     : op == SEND ? send_message(c, f->root, type, row, bytes)
+                                  : receive_message(c, f->root, type, row, bytes);
+    return leave_with_arrays(self, f, s);
+}
+
+static PyObject *run_barrier(CommObject *self, uint64_t name)
+{
+    if (!enter(self, 0))
+        return NULL;
+    return leave(self, self->c.links ? barrier_over_hosts(&self->c, name)
+                                     : barrier_run(&self->c, name));
 }
 
 /* Takes a Split, or None if the call is no reduction, and the fields of an EngineCall. */
@@ -305,7 +356,7 @@ PyObject *comm_run(CommObject *self, PyObject *const *args, Py_ssize_t count)
         return NULL;
     switch (f.op) {
     case BARRIER:
-        return enter_step(self, 0) ? leave(self, barrier_run(&self->c, f.name)) : NULL;
+        return run_barrier(self, f.name);
     case ALL_REDUCE:
     case REDUCE:
     case REDUCE_SCATTER:

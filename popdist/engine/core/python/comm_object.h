@@ -28,7 +28,6 @@ typedef struct {
     DeferredObject *deferred, *last_deferred; /* calls to make before those, too */
     unsigned long maker; /* the thread that makes the first of them, else 0 */
     bool is_watched;     /* whether the worker's thread looks at them every so often */
-    bool in_steps; /* in a call of a larger group, which owns this turn */
     links links;   /* to its other hosts; `hooks` handles their events, or is NULL */
     PyObject *hooks;
     PyObject *link_capsule; /* owns their implementation, or NULL */
@@ -74,12 +73,10 @@ bool is_maker(const CommObject *self);
  * thread cannot, or was interrupted. */
 bool make_deferred(CommObject *self, const DeferredObject *last);
 
-/* Around every call, which begins when the deferred ones are over. False with an exception set if no call is possible; leave returns
- * None, or NULL with an exception for all but DONE. Within a call of a larger group,
- * enter_step() begins a step of it. take_open_turn() only takes the turn. */
+/* Around every call, which begins when the deferred ones are over. False with an exception
+ * set if no call is possible; leave returns None, or NULL with an exception for all but
+ * DONE. */
 bool enter(CommObject *self, uint64_t bytes);
-bool enter_step(CommObject *self, uint64_t bytes);
-bool take_open_turn(CommObject *self);
 PyObject *leave(CommObject *self, status s);
 
 /* Around every call of the program: show and record it. */
@@ -112,13 +109,7 @@ PyObject *comm_record_to(CommObject *self, PyObject *args);
 /* Calls of a group on several hosts: see host_calls.c. */
 PyObject *comm_connect_hosts(CommObject *self, PyObject *args);
 PyObject *comm_note_death(CommObject *self, PyObject *args);
-PyObject *comm_run_larger_call(CommObject *self, PyObject *args);
 PyObject *comm_larger_call(CommObject *self, PyObject *unused);
-PyObject *comm_begin_send(CommObject *self, PyObject *args);
-PyObject *comm_begin_receive(CommObject *self, PyObject *args);
-PyObject *comm_await_transfers(CommObject *self, PyObject *list);
-PyObject *comm_end_transfers(CommObject *self, PyObject *unused);
-PyObject *comm_share_records(CommObject *self, PyObject *data);
 
 /* Make a call from the fields of an EngineCall: see comm_calls.c. */
 PyObject *comm_run(CommObject *self, PyObject *const *args, Py_ssize_t count);

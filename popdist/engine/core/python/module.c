@@ -5,7 +5,7 @@
 
 /* Equal to CORE_VERSION in popdist/engine/__init__.py: both go up when Python's side
  * needs another core. */
-#define CORE_VERSION 8
+#define CORE_VERSION 9
 
 PyTypeObject *split_type;
 PyObject *failure;
@@ -320,7 +320,7 @@ PyMODINIT_FUNC PyInit__core(void)
     if (name_struct && add(module, "VERSION", PyLong_FromLong(CORE_VERSION))
         && add(module, "Split", (PyObject *)split_type)
         && add(module, "Failure", failure)
-        && add(module, "RECORD_DATA_BYTES", PyLong_FromLong(RECORD_DATA_BYTES))
+        && add(module, "MESSAGE_KINDS", PyLong_FromLong(MESSAGE_KINDS))
         && add(module, "MOST_LOST", PyLong_FromLong(MOST_LOST))
         && add(module, "Comm", make_comm_type(module))
         && add(module, "Reducer", make_reducer_type(module))

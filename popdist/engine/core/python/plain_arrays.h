@@ -53,7 +53,4 @@ PyObject *scatter_array(PyObject *comm, PyObject *split, PyObject *from, PyObjec
  * the headers of all of them, and do no more. */
 PyObject *gather_array(PyObject *comm, PyObject *from, PyObject *to);
 
-/* An exchange with shares of so many bytes for all members. */
-status exchange_equal(exchange x, uint64_t bytes);
-
 #endif

@@ -86,15 +86,6 @@ static bool has_places(const pair *p, const comm *c)
     return are_apart(p) || (char *)x->buf == (char *)out->buf + x->len * c->rank;
 }
 
-status exchange_equal(exchange x, uint64_t bytes)
-{
-    uint64_t lengths[MAX_MEMBERS];
-    for (int q = 0; q < x.c->size; q++)
-        lengths[q] = bytes;
-    x.lengths = lengths;
-    return exchange_run(&x);
-}
-
 static status gather_equal(CommObject *self, operation prelude_to, dtype type,
                            uint64_t bytes, const void *in, void *out)
 {

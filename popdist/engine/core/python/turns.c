@@ -108,7 +108,8 @@ void give_turn(CommObject *self)
     open_gate(self);
 }
 
-bool take_open_turn(CommObject *self)
+/* Take the turn while the group can be used. */
+static bool take_open_turn(CommObject *self)
 {
     const bool is_next = !self->deferred || is_maker(self) || make_deferred(self, NULL);
     if (!is_next || !take_turn(self)) {
@@ -122,20 +123,6 @@ bool take_open_turn(CommObject *self)
     give_turn(self);
     PyErr_SetObject(failure, NULL);
     return false;
-}
-
-bool enter_step(CommObject *self, uint64_t bytes)
-{
-    if (!self->in_steps || !in_own_call(self))
-        return enter(self, bytes);
-    if (atomic_load(&self->c.head->ended)) {
-        PyErr_SetObject(failure, NULL);
-        return false;
-    }
-    self->float_mode = float_mode_enter();
-    if (bytes >= LONG_CALL_BYTES)
-        release_gil(&self->c);
-    return true;
 }
 
 bool enter(CommObject *self, uint64_t bytes)
@@ -170,8 +157,9 @@ static void give_traced_turn(CommObject *self, status s)
 {
     const uint64_t began_ns = self->entered_ns;
     PyObject *trace = self->trace;
-    descriptor d;
-    copy_descriptor(&d, description_at(&self->c, self->c.rank, calls_of(&self->c)));
+    descriptor d = self->c.larger_call;
+    if (!self->c.in_larger_call)
+        copy_descriptor(&d, description_at(&self->c, self->c.rank, calls_of(&self->c)));
     Py_XINCREF(trace);
     give_turn(self);
     if (trace)
@@ -186,14 +174,11 @@ PyObject *leave(CommObject *self, status s)
         self->saved = NULL;
     }
     float_mode_leave(self->float_mode);
-    if (!self->in_steps) {
-        /* Within a larger call, the turn belongs to that call. */
-        end_call(self, s);
-        if (self->entered_ns)
-            give_traced_turn(self, s);
-        else
-            give_turn(self);
-    }
+    end_call(self, s);
+    if (self->entered_ns)
+        give_traced_turn(self, s);
+    else
+        give_turn(self);
     if (s == STOPPED && PyErr_Occurred())
         return NULL;
     if (s != DONE) {

@@ -32,7 +32,7 @@ void announce_describe(comm *c, const descriptor *d)
     }
     described.number = c->in_larger_call ? c->larger_calls : calls_of(c);
     copy_descriptor(&c->shown->calls[calls_of(c) % RECENT_CALLS], &described);
-    /* The record of a call in steps is described once, as the larger call. */
+    /* A larger call describes its record when it begins. */
     if (c->record && !c->record->is_described)
         record_description(c->record, &described);
 }

@@ -56,7 +56,7 @@ bool comm_open(comm *c, void *base, int rank, int instance)
     c->base = base;
     c->agreed = c->head->agreed;
     c->at = places_of(&c->agreed);
-    c->rank = rank;
+    c->rank = c->larger_rank = rank;
     c->pid = getpid();
     c->size = (int)c->agreed.size;
     c->shown = activity_at(c, rank);

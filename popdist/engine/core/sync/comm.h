@@ -58,11 +58,12 @@ struct comm {
     void *owner;
 
     bool stall_reported; /* of a stall in the call in progress */
-    /* A call of a larger group. While it is set, this group's calls are steps of it:
-     * members announce it in place of the step, and must agree on both. */
+    /* The call of a larger group in which this group's calls are steps: members announce
+     * it in place of the step, and must agree on both. */
     bool in_larger_call;
     descriptor larger_call;
     uint64_t larger_calls; /* so far */
+    int larger_rank; /* of this member in the larger group; if there is none, its rank */
     links *links; /* to the other hosts of that group, or NULL */
     algorithm ran; /* how the last reduction was carried out */
     trial_costs store_costs[STORE_CLASSES], block_costs[BLOCK_CLASSES];

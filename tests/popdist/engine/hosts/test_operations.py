@@ -20,6 +20,50 @@ def test_every_operation_equals_the_specification(
     assert ran.outputs == ["direct HostsTransport"] * sum(per_host)
 
 
+# Draws calls as all instances do. The shares of gathers differ.
+EXCHANGES = """
+group = popdist.instance_group()
+size = group.size
+dice = np.random.default_rng(SEED)
+for turn in range(30):
+    kind = str(dice.choice(["float32", "float16", "uint8", "int64", "bool"]))
+    most = int(dice.choice([0, 1, 9, 700, 5000, 60_000]))
+    root = int(dice.integers(size))
+    xs = [dice.integers(0, 256, (1, size * most)).astype(kind) for _ in range(size)]
+    own, lengths = xs[rank][0], dice.integers(0, size * most + 1, size)
+    parts = [x[0, :n] for x, n in zip(xs, lengths)]
+    whole = reference.broadcast(xs, root)
+    found = [group.broadcast(own, root), group.broadcast(own.copy(), root)]
+    expected = [whole, whole]
+    if most:
+        rows = own.reshape(size, most)
+        scattered = reference.scatter(xs, root)[rank]
+        found += [group.scatter(rows if rank == root else None, root)]
+        found += [group.all_to_all(rows), group.all_to_all(rows, out=rows.copy())]
+        turned = reference.all_to_all(xs)[rank]
+        expected += [scattered, turned, turned]
+    found += group.all_gather(parts[rank])
+    found += group.gather(parts[rank], root) or []
+    expected += parts + parts * (rank == root)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected):
+        assert np.array_equal(np.ravel(one), np.ravel(other)), (turn, kind, most)
+print("equal")
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "per_host"),
+    [(1, (2, 1)), (2, (1, 2, 2)), (3, (1, 1, 2, 1)), (4, (3, 3))],
+)
+def test_drawn_exchanges_equal_the_specification(
+    links: str, tmp_path: Path, seed: int, per_host: Sequence[int]
+) -> None:
+    body = EXCHANGES.replace("SEED", str(seed))
+
+    assert run(links, per_host, body, tmp_path).outputs == ["equal"] * sum(per_host)
+
+
 def test_every_mpi_carries_them(every_mpirun: str, tmp_path: Path) -> None:
     ran = run(every_mpirun, (2, 1), OPERATIONS, tmp_path)
 
