@@ -49,27 +49,29 @@ def backend_errors() -> Iterator[None]:
 class EngineWork(dist.Work):
     """A call of the engine that may be under way."""
 
+    # Defaults, so that small calls have fewer attributes to set.
+    _handle: Handle[Any] | None = None
+    _timeout: Callable[[], float] | None = None
+    _future: torch.futures.Future[Any] | None = None
+    # The message of a send or a receive.
+    message: Message | None = None
+
     def __init__(
         self,
-        handle: Handle[Any] | None,
+        handle: Handle[Any],
         result: Any,
         timeout: Callable[[], float] | None = None,
     ) -> None:
         """Make the work of a call.
 
         Args:
-            handle: The engine's handle; None if handle() makes one.
+            handle: The engine's handle.
             result: The value of `result()` and of the future after the call.
             timeout: Returns for how many seconds wait() blocks if it is given none.
                 Without it, wait() blocks until the call ends, by its own timeout.
         """
         super().__init__()
-        self._handle = handle
-        self._result = result
-        self._timeout = timeout
-        self._future: torch.futures.Future[Any] | None = None
-        # The message of a send or a receive.
-        self.message: Message | None = None
+        self._handle, self._result, self._timeout = handle, result, timeout
 
     def handle(self) -> Handle[Any]:
         """Return the engine's handle of the call."""
@@ -155,8 +157,9 @@ class CoreWork(EngineWork):
     def __init__(
         self, group: Group, operation: str, call: _core.TensorCall, result: Any
     ) -> None:
-        super().__init__(None, result)
+        dist.Work.__init__(self)
         self._group, self._operation, self._call = group, operation, call
+        self._result = result
 
     def handle(self) -> Handle[Any]:
         """Let the group's worker make the call, and return a handle of it."""
@@ -173,6 +176,14 @@ class CoreWork(EngineWork):
         """Block until the call is over: make it, if no other thread does."""
         if timeout:
             return super().wait(timeout)
+        try:
+            return self._call.wait()
+        except _core.Failure:
+            # Explained below: Ctrl-C while that is done must not show this one.
+            pass
+        except BaseException as error:
+            self._group.give_up(self._operation, error)
+            raise
         try:
             self._group.wait_in_core(self._operation, self._call)
         except PopdistError as error:
