@@ -14,6 +14,9 @@ MESSAGE_KINDS: Final[int]
 # The most lost instances that an error can name.
 MOST_LOST: Final[int]
 
+# A group of more members than this begins its calls along a hierarchy of members.
+HIERARCHY_ABOVE: Final[int]
+
 class Failure(Exception):
     """A call did not come to its end. Comm.ending() says why."""
 
@@ -230,7 +233,11 @@ def arena_sizes(
 
 # Equal for builds that can share an arena.
 def arena_layout() -> int: ...
-def initialise(memory: object, sizes: tuple[int, int, int, int], /) -> None: ...
+
+# Members with equal numbers share a last-level cache; all are 0 if that is unknown.
+def initialise(
+    memory: object, sizes: tuple[int, int, int, int], cache_of: bytes = ..., /
+) -> None: ...
 
 # For memory mapped without access, and for memory of a file.
 def make_accessible(address: int, nbytes: int, /) -> None: ...

@@ -1,10 +1,12 @@
-"""How many cores this process may use: the limits of its cgroups of processors.
+"""How many cores this process may use, and which of them share a cache.
 
-The machine's number of cores does not tell of them: a container sees all cores, and
-stands still once its share of their time is used up.
+The machine's number of cores does not tell of the limits of cgroups: a container sees
+all cores, and stands still once its share of their time is used up.
 """
 
+import os
 from collections.abc import Iterator
+from itertools import count
 
 from popdist.engine.cgroups import folders, lines
 
@@ -23,10 +25,28 @@ def cores_of_cgroups(root: str = "") -> int | None:
     return min(granted, default=None)
 
 
+def cores_of_cache(core: int, root: str = "") -> set[int]:
+    """Return the cores that share this core's last-level cache.
+
+    Where the kernel shows no caches, these are the cores of its socket, else all cores.
+    """
+    folder = f"{root}/sys/devices/system/cpu/cpu{core}"
+    sharers = lines(f"{folder}/topology/package_cpus_list")
+    # The last index is of the last level.
+    for index in count():
+        shared = lines(f"{folder}/cache/index{index}/shared_cpu_list")
+        if not shared:
+            break
+        sharers = shared
+    if not sharers:
+        return set(range(os.cpu_count() or 1)) | {core}
+    return {each for part in sharers[0].split(",") for each in _range(part)}
+
+
 def _granted(folder: str) -> Iterator[int]:
     for name in _SETS:
         for line in filter(None, lines(f"{folder}/{name}")):
-            yield sum(_length(part) for part in line.split(",") if part)
+            yield sum(len(_range(part)) for part in line.split(",") if part)
     for line in lines(f"{folder}/cpu.max"):
         yield from _whole_cores(*line.split())
     quota = lines(f"{folder}/cpu.cfs_quota_us")
@@ -35,10 +55,10 @@ def _granted(folder: str) -> Iterator[int]:
         yield from _whole_cores(quota[0], period[0])
 
 
-def _length(cores: str) -> int:
-    """Return how many cores a range such as `4-7` has."""
+def _range(cores: str) -> range:
+    """Return the cores of a range such as `4-7`."""
     first, _, last = cores.partition("-")
-    return int(last or first) - int(first) + 1
+    return range(int(first), int(last or first) + 1)
 
 
 def _whole_cores(quota: str, period: str) -> Iterator[int]:

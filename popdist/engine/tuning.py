@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from popdist.engine.cores import cores_of_cgroups
+from popdist.engine.cores import cores_of_cache, cores_of_cgroups
 
 # The measurements of `python -m popdist.bench --tune`.
 _TABLE = os.path.join(os.path.dirname(__file__), "tuning.json")
@@ -111,3 +111,23 @@ def cores_of_members(pids: Sequence[int]) -> int:
             # A sandbox does not let us ask.
             return cores_of_host()
     return min(len(bound), cores_of_host()) if bound else cores_of_host()
+
+
+def caches_of_members(pids: Sequence[int]) -> bytes:
+    """Return a number for each process: those with equal ones share a last-level cache.
+
+    A process that may run on the cores of several caches belongs to none. Then, or if
+    a sandbox hides the cores, all numbers are 0.
+    """
+    sharers: dict[frozenset[int], int] = {}
+    found = []
+    for pid in pids:
+        try:
+            bound = os.sched_getaffinity(pid)
+        except OSError:
+            return bytes(len(pids))
+        cache = frozenset(cores_of_cache(min(bound)))
+        if not bound <= cache:
+            return bytes(len(pids))
+        found.append(sharers.setdefault(cache, len(sharers)))
+    return bytes(found)

@@ -23,7 +23,12 @@ from popdist.engine.meet.deadlines import report
 from popdist.engine.shm.arena import Meeting, Memory, share_arena
 from popdist.engine.shm.heap import HEAP_SPAN, Heap
 from popdist.engine.spec.operations import Operation, Status
-from popdist.engine.tuning import MOST_MEMBERS, Tuning, cores_of_members
+from popdist.engine.tuning import (
+    MOST_MEMBERS,
+    Tuning,
+    caches_of_members,
+    cores_of_members,
+)
 from popdist.errors import (
     GroupUnusableError,
     PeerLostError,
@@ -215,7 +220,13 @@ def _memory(size: int, tuning: Tuning | None) -> Callable[[Sequence[int]], Memor
         chosen = tuning or Tuning.measured(size, cores_of_members(pids))
         sizes = _sizes(size, chosen)
         nbytes, begin, end = _core.arena_sizes(*sizes)
-        return Memory(nbytes, (begin, end), lambda at: _core.initialise(at, sizes))
+        # Only the members of a large group report to each other within their caches.
+        caches = (
+            caches_of_members(pids) if size > _core.HIERARCHY_ABOVE else bytes(size)
+        )
+        return Memory(
+            nbytes, (begin, end), lambda at: _core.initialise(at, sizes, caches)
+        )
 
     return memory
 

@@ -59,6 +59,7 @@ typedef struct {
     const kernels *simd;
     int size;
     uint32_t rows[MOST_MEMBERS];
+    uint8_t cache_of[MOST_MEMBERS];
     uint64_t replicas;
     bool drill; /* calls of all kinds; else all lengths in turn with each algorithm */
     int turns;
@@ -796,7 +797,7 @@ static void group_make(group *g)
         _Exit(1);
     }
     g->arena_bytes = total;
-    arena_initialise(g->arena, &agreed);
+    arena_initialise(g->arena, &agreed, g->cache_of);
     /* Begin with either kind of stores; now and then the other one is tried. */
     for (int i = 0; i < STORE_CLASSES; i++) {
         trial_costs none = {0};
@@ -1496,12 +1497,57 @@ static int run_crowds(const kernels *simd)
     static const int sizes[] = {17, 33, 64, 128};
     int calls = 0;
     let_crowd_down(simd);
-    for (int i = 0; i < 4; i++) {
-        group g = {.simd = simd, .size = sizes[i], .seed = 7000 + (uint64_t)i};
-        share_rows(&g, (uint32_t)i % 2); /* not equally many, or one each */
-        calls += run_calls(&g, true, 400 / sizes[i]);
+    for (int i = 0; i < 8; i++) {
+        group g = {.simd = simd, .size = sizes[i / 2], .seed = 7000 + (uint64_t)i};
+        share_rows(&g, (uint32_t)i / 2 % 2); /* not equally many, or one each */
+        for (int q = 0; i % 2 && q < g.size; q++)
+            g.cache_of[q] = (uint8_t)(q / 8 % 3);
+        calls += run_calls(&g, true, 400 / g.size);
     }
     return calls;
+}
+
+/* Return how many members report to one of another cache; all of them report, and each
+ * place in what member 0 collects is that of one member. */
+static int reports_between_caches(const uint8_t *cache_of, int size)
+{
+    static hierarchy of[MAX_MEMBERS];
+    int between = 0, below = 0;
+    for (int q = 0; q < size; q++) {
+        hierarchy_make(&of[q], cache_of, q, size);
+        for (int i = 0; i < of[q].below_count; i++, below++) {
+            const int other = of[q].below[i];
+            between += cache_of[other] != cache_of[q];
+            below += 1000 * (other <= q || of[q].top[other] != (q ? of[q].top[q] : other));
+        }
+    }
+    for (int q = 0; q < size; q++)
+        for (int other = 1; other < q; other++)
+            below += 1000 * (of[0].top[q] == of[0].top[other]
+                             && of[0].place[q] == of[0].place[other]);
+    for (int q = 1; q < size; q++)
+        below += 1000 * (of[q].above >= q || of[0].place[q] >= of[0].members[of[0].top[q]]
+                         || of[0].members[of[0].top[q]] > of[0].largest);
+    return below == size - 1 ? between : -1;
+}
+
+/* Members report within their caches first, so one of each cache reports to another. */
+static void check_hierarchy(void)
+{
+    static uint8_t together[MAX_MEMBERS], apart[MAX_MEMBERS], in_turn[MAX_MEMBERS];
+    for (int q = 0; q < MAX_MEMBERS; q++) {
+        apart[q] = (uint8_t)(q / 8);
+        in_turn[q] = (uint8_t)(q % 5);
+    }
+    for (int size = 1; size <= MAX_MEMBERS; size += size < 40 ? 1 : 43) {
+        const int caches = size < 5 ? size : 5;
+        if (reports_between_caches(together, size) == 0
+            && reports_between_caches(apart, size) == (size - 1) / 8
+            && reports_between_caches(in_turn, size) == caches - 1)
+            continue;
+        fprintf(stderr, "%d members do not report within their caches first.\n", size);
+        exit(1);
+    }
 }
 
 /* A late yield is followed by sleep, for longer each time; a quiet machine by yields. */
@@ -1692,6 +1738,7 @@ static void check_store_classes(void)
 
 int main(void)
 {
+    check_hierarchy();
     check_store_classes();
     check_block_sizes();
     check_algorithms();

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from popdist.engine.cores import cores_of_cgroups
+from popdist.engine.cores import cores_of_cache, cores_of_cgroups
 
 V2_MOUNT = "35 24 0:30 {top} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNTS = (
@@ -91,3 +91,40 @@ def test_unreadable_files_of_a_cgroup_set_no_limit(tmp_path: Path) -> None:
     (tmp_path / "sys/fs/cgroup/job/a/cpu.max").mkdir(parents=True)
 
     assert cores_of_cgroups(root) == 3
+
+
+def processor(root: Path, core: int, files: dict[str, str]) -> str:
+    """Write what the kernel shows of a core below `root`, and return that."""
+    for name, text in files.items():
+        path = root / f"sys/devices/system/cpu/cpu{core}" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{text}\n")
+    return str(root)
+
+
+def test_a_cores_last_cache_is_the_one_with_the_highest_index(tmp_path: Path) -> None:
+    files = {
+        "topology/package_cpus_list": "0-63",
+        "cache/index0/shared_cpu_list": "5",
+        "cache/index1/shared_cpu_list": "5,37",
+        "cache/index2/shared_cpu_list": "4-7,36-39",
+    }
+
+    assert cores_of_cache(5, processor(tmp_path, 5, files)) == {
+        *range(4, 8),
+        *range(36, 40),
+    }
+
+
+def test_without_caches_the_cores_of_a_socket_are_taken(tmp_path: Path) -> None:
+    root = processor(tmp_path, 9, {"topology/package_cpus_list": "8-15"})
+
+    assert cores_of_cache(9, root) == set(range(8, 16))
+
+
+def test_where_the_kernel_shows_neither_all_cores_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+
+    assert cores_of_cache(1, str(tmp_path)) == {0, 1, 2, 3}

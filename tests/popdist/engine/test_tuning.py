@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from popdist.engine import _core, tuning
-from popdist.engine.tuning import Tuning, cores_of_host, cores_of_members
+from popdist.engine.shm import shm_member
+from popdist.engine.tuning import (
+    Tuning,
+    caches_of_members,
+    cores_of_host,
+    cores_of_members,
+)
 from tests.popdist.engine.members import Me, results
 
 
@@ -193,3 +199,51 @@ def test_an_entry_measured_with_some_members_gives_as_many_the_same_tuning(
     monkeypatch.setattr(tuning, "_TABLE", str(table))
 
     assert Tuning.measured(size, 8) == found
+
+
+def test_members_with_cores_of_one_cache_have_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = PermissionError()
+    with_cores(
+        monkeypatch,
+        {1: {8, 9}, 2: {0}, 3: {11}, 4: {1, 2, 3}, 5: {3, 4}, 6: refused},
+    )
+    monkeypatch.setattr(
+        tuning, "cores_of_cache", lambda core: {core & -4 | i for i in range(4)}
+    )
+
+    assert caches_of_members([1, 2, 3, 4]) == bytes([0, 1, 0, 1])
+    # The cores of two caches.
+    assert caches_of_members([1, 2, 5]) == bytes(3)
+    assert caches_of_members([1, 6, 2]) == bytes(3)
+
+
+@pytest.mark.parametrize(("size", "given"), [(16, [0] * 16), (18, [0, 1, 2] * 6)])
+def test_members_of_a_large_group_report_within_their_caches(
+    size: int, given: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initialise = _core.initialise
+    arenas: list[bytes] = []
+
+    def initialise_and_note(
+        memory: object, sizes: tuple[int, int, int, int], cache_of: bytes
+    ) -> None:
+        arenas.append(cache_of)
+        initialise(memory, sizes, cache_of)
+
+    monkeypatch.setattr(_core, "initialise", initialise_and_note)
+    monkeypatch.setattr(
+        shm_member, "caches_of_members", lambda pids: bytes([0, 1, 2] * 6)
+    )
+
+    def member(me: Me) -> list[float]:
+        group = me.join()
+        # Along the hierarchy, and through slots.
+        sums = [
+            group.all_reduce(np.full(n, me.rank, np.float32))[-1] for n in (3, 3, 3000)
+        ]
+        assert me.rank > 0 or arenas == [bytes(given)]
+        return [float(total) for total in sums]
+
+    assert results(size, member) == [[size * (size - 1) / 2] * 3] * size

@@ -203,17 +203,21 @@ static PyObject *initialise(PyObject *module, PyObject *args)
     settings s;
     PyObject *memory, *sizes;
     Py_buffer view;
+    const char *cache_of = NULL;
+    Py_ssize_t caches = 0;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OO!", &memory, &PyTuple_Type, &sizes)
+    if (!PyArg_ParseTuple(args, "OO!|y#", &memory, &PyTuple_Type, &sizes, &cache_of, &caches)
         || !settings_from(sizes, &s)
         || PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE) < 0)
         return NULL;
-    bool fits = (uint64_t)view.len >= places_of(&s).total;
+    bool fits = (uint64_t)view.len >= places_of(&s).total
+                && (!cache_of || (uint64_t)caches == s.size);
     if (fits)
-        arena_initialise(view.buf, &s);
+        arena_initialise(view.buf, &s, (const uint8_t *)cache_of);
     PyBuffer_Release(&view);
     if (!fits)
-        return PyErr_Format(PyExc_ValueError, "The memory is smaller than that of arena_sizes().");
+        return PyErr_Format(PyExc_ValueError, "The memory is smaller than that of arena_sizes(), or "
+                            "there is not a number of a cache for each member.");
     Py_RETURN_NONE;
 }
 
@@ -322,6 +326,7 @@ PyMODINIT_FUNC PyInit__core(void)
         && add(module, "Failure", failure)
         && add(module, "MESSAGE_KINDS", PyLong_FromLong(MESSAGE_KINDS))
         && add(module, "MOST_LOST", PyLong_FromLong(MOST_LOST))
+        && add(module, "HIERARCHY_ABOVE", PyLong_FromLong(HIERARCHY_ABOVE))
         && add(module, "Comm", make_comm_type(module))
         && add(module, "Reducer", make_reducer_type(module))
         && add(module, "Mapping", make_mapping_type(module))

@@ -129,6 +129,10 @@ void call_copy_out(const call *k, const terms *t, cursor *at, uint64_t begin,
 uint64_t call_divide(blocks *b, const call *k, const terms *t, uint64_t block_bytes);
 
 status all_reduce_oneshot(const call *k);
+
+/* Whether oneshot takes arrays of so many bytes along the hierarchy of a large group. */
+bool oneshot_fits_hierarchy(const comm *c, uint64_t bytes);
+
 status all_reduce_direct(const call *k);
 status all_reduce_ring(const call *k);
 

@@ -69,10 +69,12 @@ static status take_totals(blocks *b, uint64_t block)
     range all = range_of_block(w->k->total, w->length, block);
     for (int i = 1; i < c->size; i++) {
         int q = (c->rank + i) % c->size;
+        range theirs = direct_share(all, c->size, q);
+        if (!range_length(theirs))
+            continue;
         status s = wait_posted(c, q, b->before + 2 * block + 2);
         if (s != DONE)
             return s;
-        range theirs = direct_share(all, c->size, q);
         traffic_begin(&b->traffic, b->number + block);
         call_copy_out(w->k, &w->t, &w->at, theirs.begin, theirs.end,
                       slot_result_at(c, q, b->number + block));

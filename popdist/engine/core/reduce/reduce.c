@@ -22,6 +22,9 @@ const trial_kind algorithms = {
 
 static algorithm algorithm_by_size(const comm *c, uint64_t bytes)
 {
+    /* Elsewhere than in the hierarchy, oneshot reads the whole arrays of all members. */
+    if (c->size > HIERARCHY_ABOVE)
+        return oneshot_fits_hierarchy(c, bytes) ? ONESHOT : DIRECT;
     return bytes <= c->agreed.oneshot_bytes ? ONESHOT : DIRECT;
 }
 
@@ -29,7 +32,8 @@ static algorithm algorithm_by_size(const comm *c, uint64_t bytes)
 static int algorithm_class_of(const call *k)
 {
     const bool is_result_of_all = k->op == ALL_REDUCE || k->op == REDUCE;
-    if (!is_result_of_all || k->c->size == 1 || k->bytes <= LEAST_CHOSEN_BYTES
+    if (!is_result_of_all || k->c->size == 1 || k->c->size > HIERARCHY_ABOVE
+        || k->bytes <= LEAST_CHOSEN_BYTES
         || k->bytes > MOST_TIMES_AGREED * k->c->agreed.oneshot_bytes
         || k->bytes > MOST_ONESHOT_BYTES)
         return -1;

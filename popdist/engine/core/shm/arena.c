@@ -37,6 +37,7 @@ static const uint64_t layout[] = {
     sizeof(settings), FIELD(settings, size), FIELD(settings, block_bytes),
     FIELD(settings, oneshot_bytes), FIELD(settings, spin_us),
     sizeof(header), FIELD(header, magic), FIELD(header, layout), FIELD(header, agreed),
+    FIELD(header, cache_of),
     FIELD(header, ended), FIELD(header, end), FIELD(header, store_plans),
     FIELD(header, block_plans), FIELD(header, algorithm_plans),
 };

@@ -207,6 +207,7 @@ typedef struct {
 typedef struct {
     uint64_t magic, layout; /* see arena_layout() */
     settings agreed;
+    uint8_t cache_of[MAX_MEMBERS]; /* the number of each member's last-level cache */
     /* 0, then the number of the member that writes the reason, then EXPLAINED. */
     _Alignas(APART) _Atomic uint32_t ended;
     ending end;

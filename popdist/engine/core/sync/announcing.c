@@ -2,14 +2,12 @@
  * begun the same one.
  *
  * If every member reads every other one's counter, N members read N (N - 1) cache lines.
- * More than TREE_ABOVE members form a tree instead, with TREE_CHILDREN below each. A member
- * waits until all below it have taken their steps, and tells the one above it. Then it
- * waits until the one above reports that all members have: 2 (N - 1) lines in total.
+ * The members of a large group do so along a hierarchy instead: a member waits until all
+ * below it have taken their steps, and tells the one above it. Then it waits until the one
+ * above reports that all members have: 2 (N - 1) lines in total.
  */
 #include "shm/hash.h"
 #include "sync/comm.h"
-
-enum { TREE_ABOVE = 16, TREE_CHILDREN = 16 };
 
 static uint64_t signature_of(const descriptor *d)
 {
@@ -88,11 +86,12 @@ status announce_await_one(comm *c, int peer)
     return s == DONE ? compare(c, peer) : s;
 }
 
-/* Wait for the members below this one; if they begin a call, compare it. */
-static status gather(comm *c, bool call)
+status announce_gather(comm *c, bool call)
 {
-    const int first = c->rank * TREE_CHILDREN + 1, end = first + TREE_CHILDREN;
-    for (int q = first; q < end && q < c->size; q++) {
+    const hierarchy *h = &c->hierarchy;
+    c->awaited = c->posted;
+    for (int i = 0; i < h->below_count; i++) {
+        const int q = h->below[i];
         counter *b = &member_at(c, q)->gathered;
         status s = wait_word(c, q, &b->count, c->posted, b);
         if (s == DONE && call)
@@ -103,47 +102,49 @@ static status gather(comm *c, bool call)
     return DONE;
 }
 
-static status gather_and_release(comm *c, bool call)
+status announce_await_above(comm *c, bool call)
 {
-    member *mine = member_at(c, c->rank);
+    const int above = c->hierarchy.above;
     announcement *announced = announced_by(c, c->rank);
-    const int parent = (c->rank - 1) / TREE_CHILDREN;
-    counter *b = &member_at(c, parent)->released;
-    status s = gather(c, call);
-    if (s != DONE)
-        return s;
     /* Before the release only the member above reads it, afterwards only the members
      * below. */
     if (call)
         show_signature(announced, shown_signature(announced), c->array_places);
-    counter_advance(&mine->gathered, c->posted);
-    if (c->rank > 0 && (s = wait_word(c, parent, &b->count, c->posted, b)) != DONE)
-        return s;
-    if (call && c->rank > 0) {
-        c->array_places |= shown_signature(announced_by(c, parent)) & ARRAY_PLACES;
+    counter_advance(&member_at(c, c->rank)->gathered, c->posted);
+    if (above < 0)
+        return DONE;
+    counter *b = &member_at(c, above)->released;
+    const status s = wait_word(c, above, &b->count, c->posted, b);
+    if (s == DONE && call) {
+        c->array_places |= shown_signature(announced_by(c, above)) & ARRAY_PLACES;
         show_signature(announced, shown_signature(announced), c->array_places);
     }
-    counter_advance(&mine->released, c->posted);
-    return DONE;
+    return s;
 }
 
-static status wait_in_tree(comm *c, bool call)
+void announce_release(comm *c)
 {
-    c->awaited = c->posted;
-    const status s = gather_and_release(c, call);
+    counter_advance(&member_at(c, c->rank)->released, c->posted);
     c->awaited = 0;
+}
+
+static status wait_in_hierarchy(comm *c, bool call)
+{
+    status s = announce_gather(c, call);
+    if (s == DONE && (s = announce_await_above(c, call)) == DONE)
+        announce_release(c);
     return s;
 }
 
 status wait_together(comm *c)
 {
-    return c->size > TREE_ABOVE ? wait_in_tree(c, false) : wait_all(c, c->posted);
+    return c->size > HIERARCHY_ABOVE ? wait_in_hierarchy(c, false) : wait_all(c, c->posted);
 }
 
 status announce_await_all(comm *c)
 {
-    if (c->size > TREE_ABOVE)
-        return wait_in_tree(c, true);
+    if (c->size > HIERARCHY_ABOVE)
+        return wait_in_hierarchy(c, true);
     for (int i = 1; i < c->size; i++) {
         status s = announce_await_one(c, (c->rank + i) % c->size);
         if (s != DONE)

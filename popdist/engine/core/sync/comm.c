@@ -34,10 +34,12 @@ uint64_t computed_ns(void)
     return nanoseconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
-void arena_initialise(void *base, const settings *agreed)
+void arena_initialise(void *base, const settings *agreed, const uint8_t *cache_of)
 {
     header *head = base;
     head->agreed = *agreed;
+    if (cache_of)
+        memcpy(head->cache_of, cache_of, agreed->size);
     const places at = places_of(agreed);
     board_end *end = (board_end *)(void *)((unsigned char *)base + at.total) - 1;
     *end = (board_end){
@@ -63,9 +65,10 @@ bool comm_open(comm *c, void *base, int rank, int instance)
     atomic_store(&c->shown->instance, instance);
     atomic_store(&c->shown->waits_for, -1);
     atomic_store(&c->shown->pid, c->pid);
+    hierarchy_make(&c->hierarchy, c->head->cache_of, rank, c->size);
     c->waits = waiting_new(c->agreed.spin_us);
     for (int i = 0; i < MAX_MEMBERS; i++)
-        c->peers[i].pidfd = -1;
+        c->peers[i].pidfd = c->instances[i] = -1;
     c->scratch = aligned_alloc(PAGE, SCRATCH_BLOCKS * SCRATCH_BYTES);
     c->rows = malloc(sizeof *c->rows);
     return c->scratch && c->rows;
@@ -228,14 +231,23 @@ static int late_member(const comm *c, int peer)
     return peer;
 }
 
+/* Return what a member is called. That is read once: the member writes to its line in each
+ * call, so to read it at each wait would slow the member down. */
+static int instance_of(comm *c, int peer)
+{
+    const activity *theirs = activity_at(c, peer);
+    if (c->instances[peer] < 0 && atomic_load(&theirs->pid))
+        c->instances[peer] = atomic_load(&theirs->instance);
+    return c->instances[peer];
+}
+
 static void show_missing(comm *c, int peer)
 {
     uint64_t mask[MASK_WORDS];
     find_missing(c, peer, mask);
     for (int i = 0; i < MASK_WORDS; i++)
         atomic_store_explicit(&c->shown->missing[i], mask[i], memory_order_relaxed);
-    atomic_store_explicit(&c->shown->waits_for, atomic_load(&activity_at(c, peer)->instance),
-                          memory_order_relaxed);
+    atomic_store_explicit(&c->shown->waits_for, instance_of(c, peer), memory_order_relaxed);
 }
 
 /* Check the awaited member, and whether the wait may go on. */
@@ -311,7 +323,7 @@ static status wait_long(comm *c, int peer, const _Atomic uint64_t *word, uint64_
                         counter *b)
 {
     const uint64_t began = now_ns();
-    show_wait(c, began, atomic_load(&activity_at(c, peer)->instance));
+    show_wait(c, began, instance_of(c, peer));
     const status s = wait_since(c, peer, word, target, b, began);
     show_wait(c, 0, -1);
     return s;

@@ -7,6 +7,7 @@
 
 #include "shm/arena.h"
 #include "kernels/kernels.h"
+#include "sync/hierarchy.h"
 #include "sync/peer.h"
 #include "sync/records.h"
 #include "sync/trial.h"
@@ -24,6 +25,7 @@ struct comm {
     places at;
     settings agreed;
     int rank, size;
+    hierarchy hierarchy;
     pid_t pid; /* of the process that opened it */
     const kernels *simd;
 
@@ -37,6 +39,7 @@ struct comm {
     uint64_t sent_to[MAX_MEMBERS], received_from[MAX_MEMBERS];
 
     peer peers[MAX_MEMBERS];
+    int instances[MAX_MEMBERS]; /* what members are called; -1 if not known yet */
     /* Other threads may set these three during a call that has released the GIL. */
     _Atomic uint64_t timeout_ns;
     waiting waits;
@@ -115,8 +118,9 @@ static inline descriptor *description_at(const comm *c, int rank, uint64_t numbe
     return &activity_at(c, rank)->calls[number % RECENT_CALLS];
 }
 
-/* Make the arena's header; only member 0 does, before anyone else sees it. */
-void arena_initialise(void *base, const settings *agreed);
+/* Make the arena's header; only member 0 does, before anyone else sees it. Members with
+ * equal numbers in `cache_of` share a last-level cache; NULL if that is not known. */
+void arena_initialise(void *base, const settings *agreed, const uint8_t *cache_of);
 
 /* Take part in an initialised arena; `instance` is what the member is called. The caller fills in hooks and pidfds, and
  * frees with comm_close. False if there is no memory for the scratch. */
@@ -217,6 +221,13 @@ void announce_call(comm *c);
 /* Wait until a member has begun its call, and check that it is the same as ours. */
 status announce_await_one(comm *c, int peer);
 status announce_await_all(comm *c);
+
+/* The same in three steps, for the members of a large group: wait for the members below;
+ * report to the member above, and wait until it reports that all have begun; report this to
+ * the members below. Data may go the same ways. Without `call` they only wait for steps. */
+status announce_gather(comm *c, bool call);
+status announce_await_above(comm *c, bool call);
+void announce_release(comm *c);
 
 /* The value of `ended` while that member writes the reason. */
 static inline uint32_t writing(int rank)
