@@ -95,7 +95,8 @@ def test_a_mismatch_is_told_at_once_where_the_missing_instance_has_died(
     if rank == 0:
         meeting._check_alike = check_and_learn
     if rank == 2:
-        meeting._core = SimpleNamespace(arena_layout=lambda: 7)
+        core = {**vars(meeting._core), "arena_layout": lambda: 7}
+        meeting._core = SimpleNamespace(**core)
     if rank != 1:
         fail(lambda: STATE.group("test", (0, 1, 2)))
     # mpirun ends the others once one ends as after a death.
