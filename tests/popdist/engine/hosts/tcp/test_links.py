@@ -44,6 +44,12 @@ def connected() -> tuple[socket.socket, socket.socket]:
         return connection, server.accept()[0]
 
 
+def post_until_its_end(links: TcpLinks, instance: int) -> None:
+    while True:
+        links.take()
+        links._core.post(instance, 1, b"late")
+
+
 def take(links: TcpLinks) -> tuple[int, bytes]:
     while (taken := links.take()) is None:
         sleep(0.001)
@@ -67,8 +73,9 @@ def test_short_messages_come_in_order_with_their_senders() -> None:
     three.post(1, b"x" * 3_000_000)
 
     assert [take(three) for _ in range(100)] == [(1, b"%d" % n) for n in range(100)]
-    while two.take() is None:
+    while (taken := two.take()) is None:
         three.take()
+    assert taken == (2, b"x" * 3_000_000)
     assert not three.is_sending()
     assert one.take() is None
 
@@ -90,7 +97,13 @@ def test_all_end_together_and_learn_what_was_sent_to_each() -> None:
     assert [count() for count in counts] == [8, 7, 6]
     for links in all_links:
         links.close()
-    assert [links.failed for links in all_links] == [set()] * 3
+    # As at the end of its process.
+    all_links[0]._core.disown()
+    for links in all_links[1:]:
+        with pytest.raises(BrokenPipeError):
+            post_until_its_end(links, 0)
+        assert links.take() is None
+        assert links.failed == set()
 
 
 # Another key; no instance of the job; one that takes the listener for another.
