@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Thread
-from time import sleep
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
@@ -70,12 +70,12 @@ def test_short_messages_come_in_order_with_their_senders() -> None:
 
     for number in range(100):
         two.post(2, b"%d" % number)
-    three.post(1, b"x" * 3_000_000)
+    three.post(1, b"x" * 30_000_000)
 
     assert [take(three) for _ in range(100)] == [(1, b"%d" % n) for n in range(100)]
     while (taken := two.take()) is None:
         three.take()
-    assert taken == (2, b"x" * 3_000_000)
+    assert taken == (2, b"x" * 30_000_000)
     assert not three.is_sending()
     assert one.take() is None
 
@@ -400,8 +400,11 @@ def test_connections_of_strangers_keep_no_instance_away(data: bytes) -> None:
 def test_strangers_that_use_all_descriptors_keep_no_instance_away() -> None:
     root = new_root()
     with process_of(root, 0, 2, "60") as process, flood(root, b"", 200):
+        began = monotonic()
         links = TcpLinks(1, 2, root)
         await_linked(process)
 
+        # Before the strangers' time for their proofs is over.
+        assert monotonic() - began < handshake._PROOF_SECONDS
         assert links.take() is None
         assert links.failed == set()
