@@ -2,8 +2,8 @@
  *
  * Python connects and authenticates the sockets; this file moves messages over them. A
  * message is a frame: its length and tag, and its bytes. A frame that comes before its
- * receive is kept in memory. Short messages, with tags below FIRST_GROUP_TAG, are always
- * kept.
+ * receive is kept in memory. A sender with too many of these waits for credit. Short
+ * messages, with tags below FIRST_GROUP_TAG, are always kept.
  */
 #ifndef POPDIST_HOSTS_TCP_H
 #define POPDIST_HOSTS_TCP_H
@@ -25,7 +25,8 @@ void tcp_close(tcp_links *l);
 /* The epoll of all sockets. */
 int tcp_epoll(const tcp_links *l);
 
-/* Use a connected socket to a process, which is closed with the links. 0 or an error. */
+/* Use a connected socket to a process. It is closed with the links, or at once if this
+ * returns an error and not 0. */
 int tcp_add(tcp_links *l, int process, int fd);
 
 /* A process cannot be reached, or has died. */
