@@ -39,7 +39,7 @@ class Comm:
         memory: Any,  # a writable buffer
         rank: int,
         simd: str | None,
-        pidfds: Sequence[int],  # plus one, so that 0 stands for none
+        pidfds: Sequence[int],  # -1 for none
         pids: Sequence[int],
         timeout: float,
         stall: float,

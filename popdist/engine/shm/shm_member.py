@@ -68,7 +68,7 @@ class ShmMember:
             self.arena.memory,
             rank,
             simd,
-            [fd + 1 for fd in self.arena.pidfds],
+            self.arena.pidfds,
             self.arena.pids,
             meeting.timeout,
             meeting.stall,

@@ -89,7 +89,7 @@ class Member:
         self.news: Callable[[], None] = lambda: None
         here = len(layout.local_ranks)
         self.comm = _core.Comm(
-            *(arena, layout.local_rank, simd, [0] * here, [os.getpid()] * here),
+            *(arena, layout.local_rank, simd, [-1] * here, [os.getpid()] * here),
             *(LONG, LONG, print),
         )
         isend, irecv, test = job.links.functions

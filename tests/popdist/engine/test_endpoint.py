@@ -237,8 +237,7 @@ def test_ctrl_c_while_an_error_is_explained_shows_none_of_the_core(
 
 
 def opened(memory: Any, rank: int = 0) -> _core.Comm:
-    nothing = [0, 0]
-    return _core.Comm(memory, rank, None, nothing, nothing, 1.0, 1.0, print)
+    return _core.Comm(memory, rank, None, [-1, -1], [0, 0], 1.0, 1.0, print)
 
 
 @pytest.mark.parametrize(

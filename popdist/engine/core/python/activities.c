@@ -17,14 +17,9 @@ void end_record(CommObject *self, status s)
 static PyObject *members_in(const uint64_t mask[MASK_WORDS], int size)
 {
     PyObject *list = PyList_New(0);
-    for (int q = 0; list && q < size; q++) {
-        if (!(mask[q / 64] >> q % 64 & 1))
-            continue;
-        PyObject *number = PyLong_FromLong(q);
-        if (!number || PyList_Append(list, number) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(number);
-    }
+    for (int q = 0; q < size; q++)
+        if (mask[q / 64] >> q % 64 & 1)
+            append_to(&list, PyLong_FromLong(q));
     return list;
 }
 
@@ -61,18 +56,14 @@ PyObject *comm_recent(CommObject *self, PyObject *args)
         last = calls[i].number > last ? calls[i].number : last;
     }
     PyObject *list = PyList_New(0);
-    for (uint64_t n = last; list && n && n + RECENT_CALLS > last; n--) {
-        for (int i = 0; list && i < RECENT_CALLS; i++) {
-            if (calls[i].number != n)
-                continue;
-            PyObject *item = Py_BuildValue("(KN)", (unsigned long long)n,
-                                           described(&calls[i]));
-            if (!item || PyList_Append(list, item) < 0)
-                Py_CLEAR(list);
-            Py_XDECREF(item);
-            /* Over hosts, all steps of a call have its number. */
-            break;
-        }
+    for (uint64_t n = last; n && n + RECENT_CALLS > last; n--) {
+        int i = 0;
+        /* Over hosts, all steps of a call have its number. */
+        while (i < RECENT_CALLS && calls[i].number != n)
+            i++;
+        if (i < RECENT_CALLS)
+            append_to(&list, Py_BuildValue("(KN)", (unsigned long long)n,
+                                           described(&calls[i])));
     }
     return list ? Py_BuildValue("(NN)", PyBool_FromLong(begun != over), list) : NULL;
 }
@@ -84,11 +75,8 @@ PyObject *comm_record_to(CommObject *self, PyObject *args)
     unsigned int group;
     if (!PyArg_ParseTuple(args, "O!I", recorder_type, &recorder, &group) || !take_turn(self))
         return NULL;
-    PyObject *before = self->recorder;
-    Py_INCREF(recorder);
-    self->recorder = recorder;
+    hold(&self->recorder, recorder);
     self->group = group;
     give_turn(self);
-    Py_XDECREF(before);
     Py_RETURN_NONE;
 }

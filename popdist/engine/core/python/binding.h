@@ -21,6 +21,12 @@ extern PyTypeObject *split_type;
 extern PyTypeObject *recorder_type;
 extern PyObject *failure; /* the exception: a status, which ending() explains */
 
+/* A method in a type's table. */
+#define METHOD(name, function, flags)                                              \
+    {                                                                              \
+        name, (PyCFunction)(void (*)(void))(function), flags, NULL                 \
+    }
+
 /* Make a type of the module with these slots. */
 PyObject *make_type(PyObject *module, const char *name, size_t bytes, unsigned flags,
                     PyType_Slot *slots);
@@ -45,7 +51,15 @@ PyObject *make_mpi_links(PyObject *module, PyObject *args);
 /* The recorder in a Recorder. */
 recorder *recorder_of(PyObject *object);
 
-/* Numbers from a sequence; -1 with an exception set. */
-Py_ssize_t numbers_from(PyObject *sequence, uint64_t *to, Py_ssize_t most);
+/* Read numbers from a sequence. Returns how many there are, or -1 with an exception. */
+Py_ssize_t numbers_from(PyObject *sequence, int64_t *to, Py_ssize_t most);
+Py_ssize_t integers_from(PyObject *sequence, int *to, Py_ssize_t most);
+
+/* Append an object that the caller owns, and owns no more. If the list or the object is
+ * NULL or memory is short, the list becomes NULL. */
+void append_to(PyObject **list, PyObject *object);
+
+/* Hold an object in place of another, or NULL in place of None. */
+void hold(PyObject **held, PyObject *object);
 
 #endif

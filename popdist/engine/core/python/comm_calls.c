@@ -281,12 +281,15 @@ static PyObject *exchange_shares(CommObject *self, const call_fields *f, uint64_
     const bool have_one_shape = f->prelude_to == NO_PRELUDE
                                 && (f->op == BROADCAST || f->op == ALL_TO_ALL);
     const Py_ssize_t room = members > MAX_MEMBERS ? members : MAX_MEMBERS;
-    const Py_ssize_t count = numbers_from(f->lengths, lengths, room);
+    const Py_ssize_t count = numbers_from(f->lengths, (int64_t *)lengths, room);
     if (count < 0 || !only_pair_from(f, have_one_shape, &p))
         return NULL;
     if (count != members)
         return PyErr_Format(PyExc_ValueError, "%zd lengths are given for %d members.", count,
                             members);
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (lengths[i] > INT64_MAX)
+            return PyErr_Format(PyExc_ValueError, "A length is less than 0.");
     if (f->op != ALL_GATHER && f->op != ALL_TO_ALL && !has_root(&self->c, f))
         return NULL;
     const exchange x = {
@@ -296,7 +299,7 @@ static PyObject *exchange_shares(CommObject *self, const call_fields *f, uint64_
         .type = (dtype)f->type,
         .name = f->name,
         .root = f->root,
-        .lengths = lengths,
+        .lengths = (const uint64_t *)lengths,
         .shapes_hash = p.shapes_hash,
         .in = in,
         .out = out,

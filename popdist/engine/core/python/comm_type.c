@@ -11,18 +11,14 @@
 
 static PyObject *comm_end(CommObject *self, PyObject *args)
 {
-    int error;
+    int error, lost[MOST_LOST];
     const char *message;
     PyObject *given = NULL;
-    uint64_t wide[MOST_LOST];
-    int32_t lost[MOST_LOST];
     if (!PyArg_ParseTuple(args, "is|O", &error, &message, &given))
         return NULL;
-    const Py_ssize_t count = given ? numbers_from(given, wide, MOST_LOST) : 0;
+    const Py_ssize_t count = given ? integers_from(given, lost, MOST_LOST) : 0;
     if (count < 0)
         return NULL;
-    for (Py_ssize_t i = 0; i < count; i++)
-        lost[i] = (int32_t)wide[i];
     if (self->open && comm_is_ours(&self->c))
         end_with_error(&self->c, (status)error, lost, (uint32_t)count, message);
     Py_RETURN_NONE;
@@ -37,12 +33,12 @@ PyObject *described(const descriptor *d)
 
 static PyObject *lost_instances(const ending *why)
 {
-    PyObject *lost = PyTuple_New((Py_ssize_t)why->lost_count);
-    for (uint32_t i = 0; lost && i < why->lost_count; i++) {
-        PyObject *number = PyLong_FromLong(why->lost[i]);
-        if (!number || PyTuple_SetItem(lost, (Py_ssize_t)i, number) < 0)
-            Py_CLEAR(lost);
-    }
+    PyObject *list = PyList_New(0), *lost = NULL;
+    for (uint32_t i = 0; i < why->lost_count; i++)
+        append_to(&list, PyLong_FromLong(why->lost[i]));
+    if (list)
+        lost = PyList_AsTuple(list);
+    Py_XDECREF(list);
     return lost;
 }
 
@@ -213,7 +209,7 @@ static bool open_endpoint(CommObject *self, PyObject *memory, int rank, int inst
                           const char *simd, PyObject *pidfds, PyObject *pids,
                           double timeout, double stall)
 {
-    uint64_t fds[MAX_MEMBERS], numbers[MAX_MEMBERS];
+    int fds[MAX_MEMBERS], processes[MAX_MEMBERS];
     if (PyObject_GetBuffer(memory, &self->memory, PyBUF_WRITABLE) < 0)
         return false;
     const header *head = self->memory.buf;
@@ -237,18 +233,17 @@ static bool open_endpoint(CommObject *self, PyObject *memory, int rank, int inst
         return false;
     }
     self->open = true;
-    Py_ssize_t count = numbers_from(pidfds, fds, MAX_MEMBERS);
-    Py_ssize_t processes = numbers_from(pids, numbers, MAX_MEMBERS);
-    for (Py_ssize_t i = 0; i < count && i < processes; i++)
-        /* Descriptors are passed plus one, so that 0 stands for none. */
-        watch_peer(&self->c.peers[i], (int)(int64_t)fds[i] - 1, (pid_t)numbers[i]);
+    const Py_ssize_t count = integers_from(pidfds, fds, MAX_MEMBERS);
+    const Py_ssize_t others = count < 0 ? -1 : integers_from(pids, processes, MAX_MEMBERS);
+    for (Py_ssize_t i = 0; i < count && i < others; i++)
+        watch_peer(&self->c.peers[i], fds[i], processes[i]);
     self->c.simd = level;
     self->c.timeout_ns = nanoseconds(timeout);
     self->stall_ns = nanoseconds(stall);
     self->c.owner = self;
     self->c.before_long_wait = release_gil;
     self->c.during_long_wait = run_python_hooks;
-    return count >= 0 && processes >= 0;
+    return others >= 0;
 }
 
 static PyObject *comm_set_timeout(CommObject *self, PyObject *args)
@@ -262,12 +257,7 @@ static PyObject *comm_set_timeout(CommObject *self, PyObject *args)
 
 static PyObject *comm_set_trace(CommObject *self, PyObject *trace)
 {
-    PyObject *before = self->trace;
-    Py_INCREF(trace);
-    self->trace = trace == Py_None ? NULL : trace;
-    if (trace == Py_None)
-        Py_DECREF(trace);
-    Py_XDECREF(before);
+    hold(&self->trace, trace);
     Py_RETURN_NONE;
 }
 
@@ -318,11 +308,6 @@ static void comm_end_of_life(PyObject *object)
     Py_XDECREF(self->recorder);
     free_object(object);
 }
-
-#define METHOD(name, function, flags)                                              \
-    {                                                                              \
-        name, (PyCFunction)(void (*)(void))(function), flags, NULL                 \
-    }
 
 PyObject *make_comm_type(PyObject *module)
 {

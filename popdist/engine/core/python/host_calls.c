@@ -73,16 +73,12 @@ static status on_not_ready(comm *c, int peer)
 /* --- The other hosts */
 
 /* Read a list of `count` numbers. */
-static bool integers_from(PyObject *list, int *to, Py_ssize_t count)
+static bool all_from(PyObject *list, int *to, Py_ssize_t count)
 {
-    if (PySequence_Size(list) != count && !PyErr_Occurred())
+    const Py_ssize_t given = integers_from(list, to, count);
+    if (given >= 0 && given != count)
         PyErr_Format(PyExc_ValueError, "A list does not have %zd numbers.", count);
-    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++) {
-        PyObject *item = PySequence_GetItem(list, i);
-        to[i] = item ? (int)PyLong_AsLong(item) : -1;
-        Py_XDECREF(item);
-    }
-    return !PyErr_Occurred();
+    return given == count;
 }
 
 /* Open links to so many members with these hosts, processes and tags. */
@@ -145,9 +141,9 @@ PyObject *comm_connect_hosts(CommObject *self, PyObject *args)
     int *numbers = PyMem_Calloc(3 * (size_t)count, sizeof *numbers);
     if (!numbers)
         return PyErr_NoMemory();
-    const bool is_open = integers_from(hosts, numbers, count)
-                         && integers_from(processes, numbers + count, count)
-                         && integers_from(tags, numbers + 2 * count, count)
+    const bool is_open = all_from(hosts, numbers, count)
+                         && all_from(processes, numbers + count, count)
+                         && all_from(tags, numbers + 2 * count, count)
                          && open_links(l, numbers, numbers + count, numbers + 2 * count,
                                        (int)count);
     PyMem_Free(numbers);

@@ -5,28 +5,63 @@
 
 /* Equal to CORE_VERSION in popdist/engine/__init__.py: both go up when Python's side
  * needs another core. */
-#define CORE_VERSION 9
+#define CORE_VERSION 10
 
 PyTypeObject *split_type;
 PyObject *failure;
 static PyObject *name_struct;
 
-Py_ssize_t numbers_from(PyObject *sequence, uint64_t *to, Py_ssize_t most)
+/* Check a sequence's length. Returns it, or -1 with an exception. */
+static Py_ssize_t length_of(PyObject *sequence, Py_ssize_t most)
 {
-    Py_ssize_t count = PySequence_Size(sequence);
-    if (count > most)
-        PyErr_Format(PyExc_ValueError, "%zd are given, but at most %zd can be.", count,
-                     most);
-    if (count < 0 || count > most)
-        return -1;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item = PySequence_GetItem(sequence, i);
-        to[i] = item ? PyLong_AsUnsignedLongLong(item) : 0;
-        Py_XDECREF(item);
-        if (PyErr_Occurred())
-            return -1;
+    const Py_ssize_t count = PySequence_Size(sequence);
+    if (count <= most)
+        return count;
+    PyErr_Format(PyExc_ValueError, "%zd are given, but at most %zd can be.", count, most);
+    return -1;
+}
+
+static int64_t number_at(PyObject *sequence, Py_ssize_t i)
+{
+    PyObject *item = PySequence_GetItem(sequence, i);
+    const int64_t number = item ? PyLong_AsLongLong(item) : -1;
+    Py_XDECREF(item);
+    return number;
+}
+
+Py_ssize_t numbers_from(PyObject *sequence, int64_t *to, Py_ssize_t most)
+{
+    const Py_ssize_t count = length_of(sequence, most);
+    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++)
+        to[i] = number_at(sequence, i);
+    return PyErr_Occurred() ? -1 : count;
+}
+
+Py_ssize_t integers_from(PyObject *sequence, int *to, Py_ssize_t most)
+{
+    const Py_ssize_t count = length_of(sequence, most);
+    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++) {
+        const int64_t number = number_at(sequence, i);
+        to[i] = (int)number;
+        if (to[i] != number)
+            PyErr_Format(PyExc_OverflowError, "%lld is no number of 32 bits.",
+                         (long long)number);
     }
-    return count;
+    return PyErr_Occurred() ? -1 : count;
+}
+
+void append_to(PyObject **list, PyObject *object)
+{
+    if (!*list || !object || PyList_Append(*list, object) < 0)
+        Py_CLEAR(*list);
+    Py_XDECREF(object);
+}
+
+void hold(PyObject **held, PyObject *object)
+{
+    PyObject *before = *held;
+    *held = object == Py_None ? NULL : Py_NewRef(object);
+    Py_XDECREF(before);
 }
 
 /* --- Types */
@@ -52,70 +87,60 @@ void free_object(PyObject *object)
 
 /* --- Split */
 
+/* Room for the numbers of all members. */
+typedef struct {
+    int64_t given[MAX_LEAVES];
+    uint32_t rows[MAX_LEAVES];
+    int hosts[MAX_LEAVES];
+} split_numbers;
+
 /* Read each member's number of replicas. Returns the number of members, or -1 with an
  * exception. */
-static Py_ssize_t rows_from(PyObject *given, int rank, Py_ssize_t most, uint32_t *rows,
-                            uint64_t *all)
+static Py_ssize_t rows_from(PyObject *given, int rank, Py_ssize_t most, split_numbers *n)
 {
-    uint64_t *wide = PyMem_Calloc((size_t)most, sizeof *wide);
-    Py_ssize_t size = wide ? numbers_from(given, wide, most) : -1;
-    if (!wide)
-        PyErr_NoMemory();
-    *all = 0;
+    const Py_ssize_t size = numbers_from(given, n->given, most);
+    int64_t all = 0;
     for (Py_ssize_t i = 0; i < size; i++) {
-        if (wide[i] < 1 || wide[i] > MAX_LEAVES) {
+        if (n->given[i] < 1 || n->given[i] > MAX_LEAVES) {
             PyErr_Format(PyExc_ValueError,
-                         "Member %zd has %llu replicas in the group, but must have "
+                         "Member %zd has %lld replicas in the group, but must have "
                          "1 to %d. Leave members without any out of the group.",
-                         i, (unsigned long long)wide[i], MAX_LEAVES);
-            size = -1;
-            break;
+                         i, (long long)n->given[i], MAX_LEAVES);
+            return -1;
         }
-        rows[i] = (uint32_t)wide[i];
-        *all += wide[i];
+        n->rows[i] = (uint32_t)n->given[i];
+        all += n->given[i];
     }
-    PyMem_Free(wide);
-    if (size < 0 || (rank >= 0 && rank < size && *all <= MAX_LEAVES))
+    if (size < 0 || (rank >= 0 && rank < size && all <= MAX_LEAVES))
         return size;
     PyErr_Format(PyExc_ValueError,
-                 "A group has %llu replicas and this is member %d of %zd, but "
+                 "A group has %lld replicas and this is member %d of %zd, but "
                  "it can have 1 to %d replicas, and members count from 0.",
-                 (unsigned long long)*all, rank, size, MAX_LEAVES);
+                 (long long)all, rank, size, MAX_LEAVES);
     return -1;
 }
 
 /* Read each member's host: hosts are numbered from 0. */
-static bool hosts_from(PyObject *given, Py_ssize_t size, uint32_t *hosts)
+static bool hosts_from(PyObject *given, Py_ssize_t size, int *hosts)
 {
-    uint64_t *wide = PyMem_Calloc((size_t)size, sizeof *wide);
-    bool right = wide && numbers_from(given, wide, size) == size;
-    if (!wide)
-        PyErr_NoMemory();
-    for (Py_ssize_t i = 0; right && i < size; i++) {
-        right = wide[i] < (uint64_t)size;
-        hosts[i] = (uint32_t)wide[i];
-    }
-    PyMem_Free(wide);
-    if (!right && !PyErr_Occurred())
+    bool is_valid = integers_from(given, hosts, size) == size;
+    for (Py_ssize_t i = 0; is_valid && i < size; i++)
+        is_valid = hosts[i] >= 0 && hosts[i] < size;
+    if (!is_valid && !PyErr_Occurred())
         PyErr_Format(PyExc_ValueError, "There must be the number of a host for each of %zd "
                                        "members.", size);
-    return right;
+    return is_valid;
 }
 
-/* Make a split; `numbers` has room for the rows and the hosts of all members. */
-static replica_split *split_from(int rank, PyObject *given, PyObject *given_hosts,
-                                 uint32_t *numbers)
+static replica_split *split_from(int rank, PyObject *given, PyObject *hosts, split_numbers *n)
 {
-    uint32_t *rows = numbers, *hosts = numbers + MAX_LEAVES;
-    const bool over_hosts = given_hosts != Py_None;
-    uint64_t all;
-    const Py_ssize_t size = rows_from(given, rank, over_hosts ? MAX_LEAVES : MAX_MEMBERS,
-                                      rows, &all);
-    if (size < 0 || (over_hosts && !hosts_from(given_hosts, size, hosts)))
+    const bool over_hosts = hosts != Py_None;
+    const Py_ssize_t size = rows_from(given, rank, over_hosts ? MAX_LEAVES : MAX_MEMBERS, n);
+    if (size < 0 || (over_hosts && !hosts_from(hosts, size, n->hosts)))
         return NULL;
-    replica_split *split = over_hosts
-                               ? split_new_over_hosts(rank, (int)size, rows, hosts)
-                               : split_new(rank, (int)size, rows);
+    replica_split *split = over_hosts ? split_new_over_hosts(rank, (int)size, n->rows,
+                                                             (const uint32_t *)n->hosts)
+                                      : split_new(rank, (int)size, n->rows);
     if (!split)
         PyErr_NoMemory();
     return split;
@@ -130,7 +155,7 @@ static PyObject *split_make(PyTypeObject *type, PyObject *args, PyObject *keywor
                                      &given_hosts))
         return NULL;
     /* Not static: to read a sequence may run Python, and with it another thread. */
-    uint32_t *numbers = PyMem_Calloc(2 * MAX_LEAVES, sizeof *numbers);
+    split_numbers *numbers = PyMem_Malloc(sizeof *numbers);
     if (!numbers)
         return PyErr_NoMemory();
     replica_split *split = split_from(rank, given, given_hosts, numbers);
@@ -226,14 +251,9 @@ static PyObject *simd_levels(PyObject *module, PyObject *unused)
     static const char *const names[] = {"baseline", "avx2", "avx512", "neon"};
     PyObject *levels = PyList_New(0);
     (void)module, (void)unused;
-    for (size_t i = 0; levels && i < sizeof names / sizeof *names; i++) {
-        if (!kernels_named(names[i]))
-            continue;
-        PyObject *name = PyUnicode_FromString(names[i]);
-        if (!name || PyList_Append(levels, name) < 0)
-            Py_CLEAR(levels);
-        Py_XDECREF(name);
-    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (kernels_named(names[i]))
+            append_to(&levels, PyUnicode_FromString(names[i]));
     return levels;
 }
 

@@ -1,8 +1,6 @@
 /* The entry points without a Python frame: arrays as they lie in their buffers. */
 #include "python/plain_arrays.h"
 
-#include "python/comm_object.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,18 +84,6 @@ PyObject *not_plain(void)
     Py_RETURN_NOTIMPLEMENTED;
 }
 
-/* Whether the core can reduce one into the other. */
-static bool is_reducible(const pair *p, long reduction, uint32_t rows, bool leading)
-{
-    if (p->type == BOOL && reduction == MEAN)
-        return false;
-    if (leading && (p->x.ndim < 1 || p->x.shape[0] != (Py_ssize_t)rows))
-        return false;
-    return p->same
-           || (same_lengths(&p->x, 0, &p->out, 0)
-               && (p->x.buf == p->out.buf || are_apart(p)));
-}
-
 /* Memory that an array takes up. */
 typedef struct {
     uintptr_t begin, end;
@@ -108,16 +94,35 @@ typedef struct {
 typedef struct {
     Py_ssize_t count;
     pair *pairs;
-    char **addresses;
     segment *segments;
     stretch *stretches; /* room for two of each array */
-    uint64_t shapes_hash;
+    char **addresses;   /* room for two of each row */
+    uint64_t total, shapes_hash;
 } plain_arrays;
 
-static void let_go(plain_arrays *p)
+/* Make room for so many arrays in one block, which the caller frees. */
+static void *make_room(plain_arrays *p, size_t count, size_t rows)
 {
-    for (Py_ssize_t i = 0; i < p->count; i++)
-        release_pair(&p->pairs[i]);
+    void *room = PyMem_Malloc(count * (sizeof *p->pairs + sizeof *p->segments
+                                       + 2 * sizeof *p->stretches
+                                       + 2 * rows * sizeof *p->addresses));
+    if (!room)
+        return NULL;
+    p->pairs = room;
+    p->segments = (segment *)(p->pairs + count);
+    p->stretches = (stretch *)(p->segments + count);
+    p->addresses = (char **)(p->stretches + 2 * count);
+    return room;
+}
+
+/* Whether the core can reduce one into the other, if they do not overlap. */
+static bool is_reducible(const pair *p, long reduction, uint32_t rows, bool leading)
+{
+    if (p->type == BOOL && reduction == MEAN)
+        return false;
+    if (leading && (p->x.ndim < 1 || p->x.shape[0] != (Py_ssize_t)rows))
+        return false;
+    return p->same || same_lengths(&p->x, 0, &p->out, 0);
 }
 
 /* Append the array in the last buffers as a segment. */
@@ -126,78 +131,31 @@ static void add_segment(plain_arrays *p, uint32_t rows, bool leading)
     const Py_ssize_t i = p->count;
     const Py_buffer *x = &p->pairs[i].x;
     char *from = x->buf, *to = p->pairs[i].same ? from : p->pairs[i].out.buf;
-    const uint64_t row = (uint64_t)x->len / rows;
+    const uint64_t row = (uint64_t)x->len / rows, count = row / (uint64_t)x->itemsize;
     char **in_rows = p->addresses + 2 * (uint64_t)i * rows, **out_rows = in_rows + rows;
     for (uint32_t r = 0; r < rows; r++) {
         in_rows[r] = from + r * row;
         out_rows[r] = to + r * row;
     }
-    p->segments[i] = (segment){row / (uint64_t)x->itemsize, in_rows, out_rows};
+    p->segments[i] = (segment){count, in_rows, out_rows};
     p->shapes_hash = hash_with_shape(p->shapes_hash, x->shape + leading, x->ndim - leading);
+    p->total += count;
     p->count++;
 }
 
 /* Add one more array, if it is plain and of the same dtype as those before. */
-static bool add_array(plain_arrays *p, PyObject *from, PyObject *to,
-                      const replica_split *split, long reduction, bool leading)
+static bool add_array(plain_arrays *p, PyObject *from, PyObject *to, uint32_t rows,
+                      long reduction, bool leading)
 {
-    const uint32_t rows = split->rows[split->rank];
     pair *added = &p->pairs[p->count];
     if (!get_pair(added, from, to))
         return false;
-    if (!is_reducible(added, reduction, rows, leading) || added->type != p->pairs[0].type) {
-        release_pair(added);
-        return false;
+    if (is_reducible(added, reduction, rows, leading) && added->type == p->pairs[0].type) {
+        add_segment(p, rows, leading);
+        return true;
     }
-    add_segment(p, rows, leading);
-    return true;
-}
-
-static PyObject *reduce_plain(CommObject *self, const replica_split *split, plain_arrays *p,
-                              long reduction, int wanted)
-{
-    call k = call_of(&self->c, split, ALL_REDUCE, p->pairs[0].type, reduction);
-    k.segments = p->segments;
-    k.count_of_segments = (uint32_t)p->count;
-    k.shapes_hash = p->shapes_hash;
-    for (Py_ssize_t i = 0; i < p->count; i++)
-        k.total += p->segments[i].count;
-    return comm_reduce(self, &k, wanted);
-}
-
-PyObject *reduce_arrays(PyObject *object, PyObject *split_object, PyObject *from, PyObject *to,
-                        long reduction, int wanted, bool leading)
-{
-    CommObject *self = (CommObject *)object;
-    const replica_split *split = split_of(split_object);
-    pair only;
-    char *few[2 * FEW_ROWS];
-    segment whole;
-    const uint32_t rows = split->rows[split->rank];
-    char **addresses = rows > FEW_ROWS ? PyMem_Calloc(2 * (size_t)rows, sizeof *few) : few;
-    plain_arrays p = {.pairs = &only, .addresses = addresses, .segments = &whole};
-    PyObject *result = NULL;
-    const bool plain = addresses && !self->queued 
-                       && add_array(&p, from, to, split, reduction, leading);
-    if (plain)
-        result = reduce_plain(self, split, &p, reduction, wanted);
-    let_go(&p);
-    if (addresses != few)
-        PyMem_Free(addresses);
-    return plain ? result : not_plain();
-}
-
-PyObject *reduce_memory(PyObject *object, PyObject *split_object, uint64_t address,
-                        uint64_t count, int type, int reduction, int wanted,
-                        bool in_turn)
-{
-    CommObject *self = (CommObject *)object;
-    const replica_split *split = split_of(split_object);
-    char *row = (char *)(uintptr_t)address;
-    if ((self->queued && !in_turn) || split->rows[split->rank] != 1)
-        Py_RETURN_NOTIMPLEMENTED;
-    call k = call_of(&self->c, split, ALL_REDUCE, type, reduction);
-    return comm_reduce_row(self, &k, wanted, row, row, count);
+    release_pair(added);
+    return false;
 }
 
 static int by_begin(const void *one, const void *other)
@@ -231,49 +189,48 @@ static bool overlapping(plain_arrays *p)
     return false;
 }
 
-/* Add all arrays of two lists. False if one is not plain, results would overlap other
- * arrays, or memory is short. */
-static bool add_all(plain_arrays *p, PyObject *from, PyObject *to, Py_ssize_t count,
-                     const replica_split *split, long reduction, bool leading)
+static PyObject *reduce_plain(CommObject *self, const replica_split *split,
+                              const plain_arrays *p, long reduction, int wanted)
 {
-    const size_t many = (size_t)count;
-    p->pairs = PyMem_Calloc(many, sizeof *p->pairs);
-    p->segments = PyMem_Calloc(many, sizeof *p->segments);
-    p->stretches = PyMem_Calloc(2 * many, sizeof *p->stretches);
-    p->addresses = PyMem_Calloc(2 * many * split->rows[split->rank], sizeof(char *));
-    bool plain = p->pairs && p->segments && p->stretches && p->addresses;
+    call k = call_of(&self->c, split, ALL_REDUCE, p->pairs[0].type, reduction);
+    k.segments = p->segments;
+    k.count_of_segments = (uint32_t)p->count;
+    k.total = p->total;
+    k.shapes_hash = p->shapes_hash;
+    return comm_reduce(self, &k, wanted);
+}
+
+PyObject *plain_reduce(const ReducerObject *group, PyObject *from, PyObject *to, bool lists,
+                       long reduction, int wanted)
+{
+    CommObject *self = group->comm;
+    const replica_split *split = split_of(group->split);
+    const uint32_t rows = split->rows[split->rank];
+    const Py_ssize_t count = lists ? PySequence_Size(from) : 1;
+    struct {
+        pair pair;
+        segment segment;
+        stretch stretches[2];
+        char *addresses[2 * FEW_ROWS];
+    } one;
+    plain_arrays p = {0, &one.pair, &one.segment, one.stretches, one.addresses, 0, 0};
+    const bool fits = count == 1 && rows <= FEW_ROWS;
+    if (count < 1 || (lists && PySequence_Size(to) != count) || self->queued)
+        return not_plain();
+    void *room = fits ? NULL : make_room(&p, (size_t)count, rows);
+    bool plain = fits || room;
     for (Py_ssize_t i = 0; plain && i < count; i++) {
-        PyObject *one = PySequence_GetItem(from, i), *other = PySequence_GetItem(to, i);
+        PyObject *source = lists ? PySequence_GetItem(from, i) : Py_NewRef(from);
+        PyObject *target = lists ? PySequence_GetItem(to, i) : Py_NewRef(to);
+        plain = source && target && add_array(&p, source, target, rows, reduction, group->leading);
         /* The buffers keep the arrays. */
-        plain = one && other && add_array(p, one, other, split, reduction, leading);
-        Py_XDECREF(one);
-        Py_XDECREF(other);
+        Py_XDECREF(source);
+        Py_XDECREF(target);
     }
-    return plain && !overlapping(p);
-}
-
-static void free_all(plain_arrays *p)
-{
-    let_go(p);
-    PyMem_Free(p->pairs);
-    PyMem_Free(p->segments);
-    PyMem_Free(p->stretches);
-    PyMem_Free(p->addresses);
-}
-
-PyObject *reduce_lists(PyObject *object, PyObject *split_object, PyObject *from, PyObject *to,
-                       long reduction, int wanted, bool leading)
-{
-    CommObject *self = (CommObject *)object;
-    const replica_split *split = split_of(split_object);
-    const Py_ssize_t count = PySequence_Size(from);
-    plain_arrays p = {.count = 0};
-    PyObject *result;
-    if (count > 0 && count == PySequence_Size(to) && !self->queued
-        && add_all(&p, from, to, count, split, reduction, leading))
-        result = reduce_plain(self, split, &p, reduction, wanted);
-    else
-        result = not_plain();
-    free_all(&p);
+    plain = plain && !overlapping(&p);
+    PyObject *result = plain ? reduce_plain(self, split, &p, reduction, wanted) : not_plain();
+    for (Py_ssize_t i = 0; i < p.count; i++)
+        release_pair(&p.pairs[i]);
+    PyMem_Free(room);
     return result;
 }

@@ -4,7 +4,7 @@
 #ifndef POPDIST_PLAIN_ARRAYS_H
 #define POPDIST_PLAIN_ARRAYS_H
 
-#include "python/binding.h"
+#include "python/reducer_object.h"
 
 #include "move/exchange.h"
 
@@ -35,22 +35,15 @@ PyObject *not_plain(void);
 /* All these functions return NotImplemented if arrays are not plain, or if other calls
  * have to be made before. */
 
-PyObject *reduce_arrays(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
-                        long reduction, int wanted, bool leading);
-/* The arrays of two lists, in one pass. */
-PyObject *reduce_lists(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
-                       long reduction, int wanted, bool leading);
+/* All-reduce an array, or with `lists` the arrays of two lists in one pass. */
+PyObject *plain_reduce(const ReducerObject *group, PyObject *from, PyObject *to, bool lists,
+                       long reduction, int wanted);
 
-/* `count` elements at an address in place, if this member has one row; with `in_turn`
- * the other calls have been made. */
-PyObject *reduce_memory(PyObject *comm, PyObject *split, uint64_t address, uint64_t count,
-                        int type, int reduction, int wanted, bool in_turn);
-
-PyObject *scatter_array(PyObject *comm, PyObject *split, PyObject *from, PyObject *to,
-                        long reduction, bool leading);
+PyObject *plain_scatter(const ReducerObject *group, PyObject *from, PyObject *to,
+                        long reduction);
 
 /* Gather one array from each member into one array. If members' arrays differ, return
  * the headers of all of them, and do no more. */
-PyObject *gather_array(PyObject *comm, PyObject *from, PyObject *to);
+PyObject *plain_gather(const ReducerObject *group, PyObject *from, PyObject *to);
 
 #endif

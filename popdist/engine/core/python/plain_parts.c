@@ -2,8 +2,6 @@
  * shares, or join shares. */
 #include "python/plain_arrays.h"
 
-#include "python/comm_object.h"
-
 #include <stddef.h>
 #include <string.h>
 
@@ -57,11 +55,12 @@ static PyObject *scatter_pair(CommObject *self, const replica_split *split, cons
     return comm_reduce(self, &k, DIRECT);
 }
 
-PyObject *scatter_array(PyObject *object, PyObject *split_object, PyObject *from, PyObject *to,
-                        long reduction, bool leading)
+PyObject *plain_scatter(const ReducerObject *group, PyObject *from, PyObject *to,
+                        long reduction)
 {
-    CommObject *self = (CommObject *)object;
-    const replica_split *split = split_of(split_object);
+    CommObject *self = group->comm;
+    const replica_split *split = split_of(group->split);
+    const bool leading = group->leading;
     pair p;
     if (self->queued || self->c.links || !get_parts(&p, from, to))
         return not_plain();
@@ -144,9 +143,9 @@ static PyObject *gather_pair(CommObject *self, const pair *p)
     return result;
 }
 
-PyObject *gather_array(PyObject *object, PyObject *from, PyObject *to)
+PyObject *plain_gather(const ReducerObject *group, PyObject *from, PyObject *to)
 {
-    CommObject *self = (CommObject *)object;
+    CommObject *self = group->comm;
     pair p;
     if (self->queued || self->c.links || !get_parts(&p, from, to))
         return not_plain();

@@ -2,11 +2,11 @@
 #ifndef POPDIST_REDUCER_OBJECT_H
 #define POPDIST_REDUCER_OBJECT_H
 
-#include "python/binding.h"
+#include "python/comm_object.h"
 
 typedef struct {
     PyObject_HEAD
-    PyObject *comm; /* a CommObject, or NULL if every call goes to _all_reduce */
+    CommObject *comm; /* NULL if every call goes to _all_reduce */
     PyObject *split;
     int usual; /* the algorithm, or -1 to choose by size */
     bool leading;

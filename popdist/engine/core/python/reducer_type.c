@@ -4,7 +4,6 @@
  * handled here, and everything else is left to the group's own method.
  */
 #include "python/plain_arrays.h"
-#include "python/reducer_object.h"
 
 PyDoc_STRVAR(all_reduce_doc,
 "all_reduce($self, x, op='sum', *, out=None, algorithm=None,\n"
@@ -49,20 +48,9 @@ static PyObject *reducer_bind(ReducerObject *self, PyObject *args)
     int usual, leading;
     if (!PyArg_ParseTuple(args, "OOipO", &comm, &split, &usual, &leading, &only))
         return NULL;
-    /* Without a core, every call goes to _all_reduce. */
-    if (comm == Py_None)
-        comm = NULL;
-    if (only == Py_None)
-        only = NULL;
-    Py_XINCREF(comm);
-    Py_INCREF(split);
-    Py_XINCREF(only);
-    Py_XDECREF(self->comm);
-    Py_XDECREF(self->split);
-    Py_XDECREF(self->only);
-    self->comm = comm;
-    self->only = only;
-    self->split = split;
+    hold((PyObject **)&self->comm, comm);
+    hold(&self->split, split);
+    hold(&self->only, only);
     self->usual = usual;
     self->leading = leading;
     Py_RETURN_NONE;
@@ -137,8 +125,7 @@ static PyObject *reducer_all_reduce(ReducerObject *self, PyObject *const *args,
         int how = a.algorithm ? place_of(a.algorithm, choices, 4) - 1 : self->usual;
         PyObject *done = NULL;
         if (reduction >= 0 && how >= -1)
-            done = reduce_arrays(self->comm, self->split, args[0], a.out, reduction, how,
-                                 self->leading);
+            done = plain_reduce(self, args[0], a.out, false, reduction, how);
         if (done == Py_None) {
             Py_DECREF(done);
             Py_INCREF(a.out);
@@ -159,7 +146,7 @@ static PyObject *reducer_reduce_lists(ReducerObject *self, PyObject *args)
     int reduction, how;
     if (!PyArg_ParseTuple(args, "OOii", &from, &to, &reduction, &how))
         return NULL;
-    return reduce_lists(self->comm, self->split, from, to, reduction, how, self->leading);
+    return plain_reduce(self, from, to, true, reduction, how);
 }
 
 /* Takes address, count, dtype and reduction: as numbers, without a tuple to parse. */
@@ -176,10 +163,13 @@ static PyObject *reducer_reduce_at(ReducerObject *self, PyObject *const *args,
     if (type < 0 || type >= DTYPES || reduction < 0 || reduction > REDUCTIONS)
         return PyErr_Format(PyExc_ValueError, "There is no dtype %ld or no reduction %ld.",
                             type, reduction);
-    if (!self->comm)
+    CommObject *comm = self->comm;
+    const replica_split *split = comm ? split_of(self->split) : NULL;
+    if (!comm || comm->queued || split->rows[split->rank] != 1)
         Py_RETURN_NOTIMPLEMENTED;
-    return reduce_memory(self->comm, self->split, address, count, (int)type,
-                         (int)reduction, self->usual, false);
+    call k = call_of(&comm->c, split, ALL_REDUCE, (int)type, reduction);
+    char *row = (char *)(uintptr_t)address;
+    return comm_reduce_row(comm, &k, self->usual, row, row, count);
 }
 
 static PyObject *reducer_scatter_array(ReducerObject *self, PyObject *args)
@@ -188,7 +178,7 @@ static PyObject *reducer_scatter_array(ReducerObject *self, PyObject *args)
     int reduction;
     if (!PyArg_ParseTuple(args, "OOi", &from, &to, &reduction))
         return NULL;
-    return scatter_array(self->comm, self->split, from, to, reduction, self->leading);
+    return plain_scatter(self, from, to, reduction);
 }
 
 static PyObject *reducer_gather_array(ReducerObject *self, PyObject *args)
@@ -196,14 +186,14 @@ static PyObject *reducer_gather_array(ReducerObject *self, PyObject *args)
     PyObject *from, *to;
     if (!PyArg_ParseTuple(args, "OO", &from, &to))
         return NULL;
-    return gather_array(self->comm, from, to);
+    return plain_gather(self, from, to);
 }
 
 static void reducer_end(PyObject *object)
 {
     ReducerObject *self = (ReducerObject *)object;
     PyObject_GC_UnTrack(object);
-    Py_XDECREF(self->comm);
+    Py_XDECREF((PyObject *)self->comm);
     Py_XDECREF(self->split);
     Py_XDECREF(self->only);
     free_object(object);
@@ -212,7 +202,7 @@ static void reducer_end(PyObject *object)
 static int reducer_traverse(PyObject *object, visitproc visit, void *arg)
 {
     ReducerObject *self = (ReducerObject *)object;
-    Py_VISIT(self->comm);
+    Py_VISIT((PyObject *)self->comm);
     Py_VISIT(self->split);
     Py_VISIT(self->only);
     Py_VISIT(Py_TYPE(object));
@@ -242,14 +232,11 @@ PyObject *make_reducer_type(PyObject *module)
         {"all_reduce", (PyCFunction)(void (*)(void))reducer_all_reduce,
          METH_FASTCALL | METH_KEYWORDS,
          all_reduce_doc},
-        {"_bind", (PyCFunction)(void (*)(void))reducer_bind, METH_VARARGS, NULL},
-        {"_reduce_lists", (PyCFunction)(void (*)(void))reducer_reduce_lists, METH_VARARGS,
-         NULL},
-        {"_reduce_at", (PyCFunction)(void (*)(void))reducer_reduce_at, METH_FASTCALL, NULL},
-        {"_scatter_array", (PyCFunction)(void (*)(void))reducer_scatter_array, METH_VARARGS,
-         NULL},
-        {"_gather_array", (PyCFunction)(void (*)(void))reducer_gather_array, METH_VARARGS,
-         NULL},
+        METHOD("_bind", reducer_bind, METH_VARARGS),
+        METHOD("_reduce_lists", reducer_reduce_lists, METH_VARARGS),
+        METHOD("_reduce_at", reducer_reduce_at, METH_FASTCALL),
+        METHOD("_scatter_array", reducer_scatter_array, METH_VARARGS),
+        METHOD("_gather_array", reducer_gather_array, METH_VARARGS),
         {NULL, NULL, 0, NULL},
     };
     static PyType_Slot slots[] = {

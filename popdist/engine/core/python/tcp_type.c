@@ -130,14 +130,9 @@ static PyObject *tcp_list_failed(TcpObject *self, PyObject *unused)
 {
     (void)unused;
     PyObject *list = PyList_New(0);
-    for (int i = 0; list && i < self->size; i++) {
-        PyObject *number = tcp_has_failed(self->links, i) ? PyLong_FromLong(i) : NULL;
-        if (number && PyList_Append(list, number) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(number);
-        if (PyErr_Occurred())
-            Py_CLEAR(list);
-    }
+    for (int i = 0; i < self->size; i++)
+        if (tcp_has_failed(self->links, i))
+            append_to(&list, PyLong_FromLong(i));
     return list;
 }
 
@@ -169,11 +164,6 @@ static void tcp_end_of_life(PyObject *object)
         tcp_close(self->links);
     free_object(object);
 }
-
-#define METHOD(name, function, flags)                                              \
-    {                                                                              \
-        name, (PyCFunction)(void (*)(void))(function), flags, NULL                 \
-    }
 
 PyObject *make_tcp_type(PyObject *module)
 {

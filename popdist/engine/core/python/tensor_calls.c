@@ -9,7 +9,6 @@
 #include "python/plain_arrays.h"
 
 #include "python/deferred.h"
-#include "python/reducer_object.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -167,7 +166,7 @@ static bool read_call(const TensorCallsObject *self, tensor_call *k, operation o
                       PyObject *source, PyObject *target)
 {
     const ReducerObject *group = (const ReducerObject *)self->group;
-    CommObject *comm = (CommObject *)group->comm;
+    CommObject *comm = group->comm;
     if (!self->dlpack || !comm || split_of(group->split)->rows[comm->c.rank] != 1)
         return false;
     *k = (tensor_call){
@@ -220,32 +219,12 @@ static PyObject *exchange_rows(const tensor_call *k)
     return leave(k->comm, exchange_equal(x, k->in.bytes));
 }
 
-static PyObject *scatter_row(tensor_call *k)
-{
-    const ssize_t length = (ssize_t)k->in.count;
-    const segment whole = {k->in.count, &k->in.data, NULL};
-    call c = call_of(&k->comm->c, split_of(k->split), REDUCE_SCATTER, k->in.type,
-                     k->reduction);
-    c.segments = &whole;
-    c.count_of_segments = 1;
-    c.total = k->in.count;
-    c.shapes_hash = hash_with_shape(0, &length, 1);
-    if (!enter(k->comm, k->in.bytes))
-        return NULL;
-    return leave(k->comm, reduce_scatter(&c, k->out.data));
-}
-
 static PyObject *carry_out(tensor_call *k)
 {
-    switch (k->op) {
-    case ALL_REDUCE:
-        return reduce_memory((PyObject *)k->comm, k->split, (uintptr_t)k->in.data, k->in.count,
-                             k->in.type, k->reduction, k->usual, true);
-    case REDUCE_SCATTER:
-        return scatter_row(k);
-    default:
+    if (k->op != ALL_REDUCE && k->op != REDUCE_SCATTER)
         return exchange_rows(k);
-    }
+    call c = call_of(&k->comm->c, split_of(k->split), k->op, k->in.type, k->reduction);
+    return comm_reduce_row(k->comm, &c, k->usual, k->in.data, k->out.data, k->in.count);
 }
 
 /* A call that torch's work stands for: a deferred one, or one that is over. */
@@ -504,13 +483,10 @@ static bool intern_names(void)
            && name_watch;
 }
 
-#define METHOD(name, function) \
-    {name, (PyCFunction)(void (*)(void))(function), METH_FASTCALL, NULL}
-
 PyObject *make_tensor_call_type(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        {"wait", (PyCFunction)(void (*)(void))deferred_wait, METH_NOARGS, NULL},
+        METHOD("wait", deferred_wait, METH_NOARGS),
         {NULL, NULL, 0, NULL},
     };
     static PyMemberDef members[] = {
@@ -535,10 +511,10 @@ PyObject *make_tensor_call_type(PyObject *module)
 PyObject *make_tensor_calls_type(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        METHOD("all_reduce", make_all_reduce),
-        METHOD("all_gather", make_all_gather),
-        METHOD("reduce_scatter", make_reduce_scatter),
-        METHOD("broadcast", make_broadcast),
+        METHOD("all_reduce", make_all_reduce, METH_FASTCALL),
+        METHOD("all_gather", make_all_gather, METH_FASTCALL),
+        METHOD("reduce_scatter", make_reduce_scatter, METH_FASTCALL),
+        METHOD("broadcast", make_broadcast, METH_FASTCALL),
         {NULL, NULL, 0, NULL},
     };
     static PyMemberDef members[] = {
