@@ -207,7 +207,6 @@ typedef struct {
 typedef struct {
     uint64_t magic, layout; /* see arena_layout() */
     settings agreed;
-    uint8_t cache_of[MAX_MEMBERS]; /* the number of each member's last-level cache */
     /* 0, then the number of the member that writes the reason, then EXPLAINED. */
     _Alignas(APART) _Atomic uint32_t ended;
     ending end;
@@ -215,6 +214,7 @@ typedef struct {
     _Alignas(APART) _Atomic uint64_t store_plans[STORE_CLASSES];
     _Atomic uint64_t block_plans[BLOCK_CLASSES];
     _Atomic uint64_t algorithm_plans[ALGORITHM_CLASSES];
+    _Alignas(APART) uint8_t cache_of[MAX_MEMBERS]; /* each member's last-level cache */
 } header;
 
 typedef struct {

@@ -11,7 +11,7 @@ import pytest
 from meeting import Meeting, run
 
 from popdist.engine.meet.pidfds import started
-from popdist.engine.shm import arena, member
+from popdist.engine.shm import arena, shm_member
 from popdist.engine.shm.heap import HEAP_SPAN
 from popdist.engine.tuning import Tuning
 from popdist.errors import ArenaError
@@ -244,7 +244,7 @@ def test_of_a_large_group_the_channels_of_all_pairs_are_seldom_used(
         asked.extend(arguments)
         raise ArenaError("This is all that the test wants to know.")
 
-    monkeypatch.setattr(member, "share_arena", note)
+    monkeypatch.setattr(shm_member, "share_arena", note)
     with pytest.raises(ArenaError):
         group_of("large", 0, 64, tuning=Tuning(block_bytes=1 << 19))
 
