@@ -147,7 +147,7 @@ def test_instances_share_out_the_rows_of_their_own_last_steps() -> None:
 
 
 def has_gradient(operation: Callable[[Any], Any]) -> bool:
-    """Return whether it has one here: some need oneDNN, which TensorFlow may not use."""
+    """Return whether it has one: some need oneDNN, which TensorFlow may not use."""
     x = tf.ones((1, 6, 6, 2))
     with tf.GradientTape() as tape:
         tape.watch(x)
