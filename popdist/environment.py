@@ -103,6 +103,8 @@ LOG_LEVEL = "POPDIST_LOG_LEVEL"
 # Whether the stand-ins for packages of the SDK may be imported: auto, yes or no. The
 # option --emulate-sdk sets it for its job.
 SDK = "POPDIST_SDK"
+# Modules with commas between them, which register CPU functions for custom operators.
+CUSTOM_OPS = "POPDIST_CUSTOM_OPS"
 # The backend that torch.distributed uses for gloo: gloo or popdist. The option
 # --torch-backend sets it for its job.
 TORCH_BACKEND = "POPDIST_TORCH_BACKEND"

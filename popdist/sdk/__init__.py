@@ -1,10 +1,14 @@
 """The stand-ins for packages of Graphcore's SDK that cannot be installed here."""
 
 import sys
+from typing import TYPE_CHECKING, Any
 
 from popdist.sdk.finder import StandInFinder
 
-__all__ = ["install"]
+if TYPE_CHECKING:
+    from popdist.sdk.custom_ops import register_custom_op
+
+__all__ = ["install", "register_custom_op"]
 
 
 def install() -> None:
@@ -15,3 +19,13 @@ def install() -> None:
     """
     if not any(isinstance(finder, StandInFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, StandInFinder())
+
+
+# Any: whatever the module has by that name.
+def __getattr__(name: str) -> Any:
+    # Its imports take 60 ms, and each program that imports a stand-in imports this.
+    if name == "register_custom_op":
+        from popdist.sdk.custom_ops import register_custom_op
+
+        return register_custom_op
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,15 @@ import torch
 from onnx import numpy_helper
 
 from .errors import UnavailableOperatorError, popart_exception
-from .operators import ONNX_DOMAINS, Body, Form, Node, captured_by, operator
+from .operators import (
+    ONNX_DOMAINS,
+    Body,
+    Form,
+    Node,
+    captured_by,
+    custom_operator,
+    operator,
+)
 from .tensor_info import BY_ONNX, TensorInfo
 
 _HALF = onnx.TensorProto.FLOAT16
@@ -62,7 +70,9 @@ def node_of(node: onnx.NodeProto, version: int) -> Node:
     """
     converted = operator(node.domain, node.op_type)
     if converted is None:
-        raise unavailable(f"{node.domain or 'ai.onnx'}'s {node.op_type}")
+        if node.domain in ONNX_DOMAINS:
+            raise unavailable(f"ai.onnx's {node.op_type}")
+        converted = custom_operator(node.op_type)
     # The branches of If get nothing but what they capture, and callees all inputs.
     own = len(node.input)
     arguments = {"If": 0, "Loop": own, "Scan": own}.get(node.op_type)

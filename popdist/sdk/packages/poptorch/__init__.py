@@ -7,13 +7,13 @@ from .annotations import IPU, BeginBlock, Block, BlockFunction, removeBlocks
 from .argument_parsers import ICustomArgParser, registerCustomArgParser
 from .autocasting import autocast
 from .ctc import ctc_beam_search_decoder
+from .custom_ops import custom_op
 from .data import AsynchronousDataAccessor, DataLoader, FixedLengthIterableDataset
 from .enums import *  # noqa: F403
 from .errors import Error, RecoverableError, UnrecoverableError, createPoptorchError
 from .model import PoplarExecutor, inferenceModel, load, trainingModel
 from .ops import (
     cond,
-    custom_op,
     dynamic_slice,
     dynamic_update,
     for_loop,
@@ -52,7 +52,8 @@ __stand_in__ = True
 # `from poptorch import *` hides no module of a program by one that PopTorch does not
 # have under this name.
 _HIDDEN = """
-annotations argument_parsers ctc data errors execution model points regions scopes
+annotations argument_parsers ctc custom_ops data errors execution model points regions
+scopes
 """
 __all__ = [
     name for name in dir() if not name.startswith("_") and name not in _HIDDEN.split()

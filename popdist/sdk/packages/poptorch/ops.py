@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -220,18 +220,6 @@ def dynamic_update(
     """Return the input with `size` elements of a dimension replaced by src."""
     begin = int(start)
     return torch.slice_scatter(input, src, dim, begin, begin + size)
-
-
-def custom_op(*_: object, **__: object) -> NoReturn:
-    """Raise Error: custom operators are compiled for IPUs.
-
-    Raises:
-        Error: Always.
-    """
-    raise Error(
-        "poptorch.custom_op cannot be emulated: custom operators are libraries for "
-        "IPUs. Where poptorch is popdist's stand-in, compute the same with torch."
-    )
 
 
 def isRunningOnIpu() -> bool:

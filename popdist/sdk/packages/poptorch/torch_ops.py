@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from . import ops
+from . import custom_ops, ops
 from .annotations import begin_stage
 from .ctc import ctc_beam_search_decoder
 from .errors import Error
@@ -112,7 +112,7 @@ _OPERATORS: tuple[tuple[str, Callable[..., Any] | str], ...] = (
     (
         "custom_operation(Tensor[] inputs, str name, str domain, int domain_version, "
         "int num_outputs, Tensor[] outputs, str attributes) -> Tensor[]",
-        ops.custom_op,
+        custom_ops.custom_operation,
     ),
     (
         "ctc_beam_search_decoder(Tensor probs, Tensor lengths, int blank, "

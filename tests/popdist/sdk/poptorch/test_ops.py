@@ -96,11 +96,6 @@ def test_tensors_and_gradients_are_printed(capsys: pytest.CaptureFixture[str]) -
     )
 
 
-def test_custom_operators_are_refused_in_words() -> None:
-    with pytest.raises(poptorch.Error, match="cannot be emulated: custom operators"):
-        poptorch.custom_op([], "Cube", "domain", 1, example_outputs=[])
-
-
 def test_annotations_return_what_they_get() -> None:
     x = torch.ones(2)
 

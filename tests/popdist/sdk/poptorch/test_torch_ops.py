@@ -113,8 +113,9 @@ def test_what_builds_a_graph_is_refused_in_words() -> None:
         OPS.call_cpu_op([x], "name")
     with pytest.raises(poptorch.Error, match="cannot run 3 times"):
         OPS.end_for_loop([x], [x], 3)
-    with pytest.raises(poptorch.Error, match="custom operators"):
-        OPS.custom_operation([x], "Cube", "domain", 1, 1, [x], "")
+    with pytest.raises(poptorch.Error, match=r"Call poptorch\.custom_op\(\)"):
+        OPS.custom_operation([x], "RemapCE", "ai.graphcore", 1, 1, [x], "{0x7f}")
+    assert OPS.custom_operation([x], "RemapCE", "ai.graphcore", 1, 1, [x], "") == [x]
     with pytest.raises(poptorch.Error, match="no type 'INT4'"):
         OPS.internal_cast(x, "INT4")
 

@@ -272,8 +272,12 @@ class Builder(Annotations):
     ) -> list[str]:
         """Add a node of an operator by its name, and return those of its outputs.
 
+        The function of a custom operator runs once here, on zeros: that tells the
+        shapes of its outputs.
+
         Raises:
-            popart_exception: It is none of the operators that are available.
+            popart_exception: It is none of the operators that are available, and no
+                function is registered for it by popdist.sdk.register_custom_op().
         """
         return self.add_node(
             *(opName, domain, inputs, numOutputs),

@@ -7,6 +7,7 @@ from . import resizing as resizing
 from . import shapes as shapes
 from .call import Form, Operator
 from .control_flow import bodies_of, captured_by, scan_numbers
+from .custom import custom_operator as custom_operator
 from .losses import LIKELIHOOD_OF_SCORES
 from .node import Body, Node, Values
 
