@@ -27,7 +27,6 @@ static PyObject *members_in(const uint64_t mask[MASK_WORDS], int size)
  * members that had not begun its last call. */
 PyObject *comm_missing(CommObject *self, PyObject *unused)
 {
-    (void)unused;
     uint64_t mask[MASK_WORDS] = {0};
     if (self->open && atomic_load(&self->c.head->ended) == EXPLAINED)
         memcpy(mask, self->c.head->end.missing, sizeof mask);

@@ -5,6 +5,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+/* Python's calling conventions have parameters that most functions here do not need. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 #include "reduce/call.h"
 
 typedef struct {
@@ -17,8 +20,24 @@ static inline const replica_split *split_of(PyObject *split_object)
     return ((SplitObject *)split_object)->split;
 }
 
-extern PyTypeObject *split_type;
-extern PyTypeObject *recorder_type;
+/* The module's types, each defined in a file of its own. */
+#define TYPE(name, object, flags, slots)                                           \
+    {                                                                              \
+        "popdist.engine._core." name, sizeof(object), 0,                           \
+            Py_TPFLAGS_DEFAULT | (flags), slots                                    \
+    }
+extern PyType_Spec comm_spec, mapping_spec, recorder_spec, reducer_spec, split_spec,
+    tcp_spec, tensor_call_spec, tensor_calls_spec;
+extern PyTypeObject *recorder_type, *split_type, *tensor_call_type;
+
+/* Interned names of attributes, arguments and methods: name_shape is "shape". */
+#define FOR_EACH_NAME(DO)                                                          \
+    DO(__array_struct__) DO(_all_reduce) DO(addresses) DO(algorithm) DO(asyncOp)   \
+    DO(op) DO(out) DO(reduceOp) DO(rootRank) DO(rootTensor) DO(shape) DO(timeout)  \
+    DO(watch_deferred)
+#define DECLARE_NAME(name) extern PyObject *name_##name;
+FOR_EACH_NAME(DECLARE_NAME)
+
 extern PyObject *failure; /* the exception: a status, which ending() explains */
 
 /* A method in a type's table. */
@@ -27,22 +46,10 @@ extern PyObject *failure; /* the exception: a status, which ending() explains */
         name, (PyCFunction)(void (*)(void))(function), flags, NULL                 \
     }
 
-/* Make a type of the module with these slots. */
-PyObject *make_type(PyObject *module, const char *name, size_t bytes, unsigned flags,
-                    PyType_Slot *slots);
-
 /* Return a new object of a type, all of it zeros, or NULL with an exception. */
 void *new_object(PyTypeObject *type);
 /* Give back the memory of an object of one of these types. */
 void free_object(PyObject *object);
-
-PyObject *make_comm_type(PyObject *module);
-PyObject *make_reducer_type(PyObject *module);
-PyObject *make_mapping_type(PyObject *module);
-PyObject *make_recorder_type(PyObject *module);
-PyObject *make_tensor_call_type(PyObject *module);
-PyObject *make_tcp_type(PyObject *module);
-PyObject *make_tensor_calls_type(PyObject *module);
 
 /* The name of capsules with a link_table, and the function that makes one for MPI. */
 #define LINK_TABLE "popdist.engine._core.link_table"

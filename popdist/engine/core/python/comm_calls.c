@@ -7,8 +7,6 @@
 /* TensorFlow's tensors have at most 254 axes, numpy's arrays 64. */
 enum { MOST_AXES = 254 };
 
-static PyObject *name_addresses, *name_shape;
-
 /* The places of the fields of an EngineCall, which popdist/engine/call_table.py describes. */
 enum {
     OPERATION, ARRAYS, DTYPE, REDUCTION, ALGORITHM, ROOT, NAME, PRELUDE_TO, LENGTHS, FIELDS
@@ -370,11 +368,4 @@ PyObject *comm_run(CommObject *self, PyObject *const *args, Py_ssize_t count)
     default:
         return run_exchange(self, &f);
     }
-}
-
-bool comm_intern_names(void)
-{
-    name_addresses = PyUnicode_InternFromString("addresses");
-    name_shape = PyUnicode_InternFromString("shape");
-    return name_addresses && name_shape;
 }

@@ -113,7 +113,6 @@ PyObject *comm_larger_call(CommObject *self, PyObject *unused);
 
 /* Make a call from the fields of an EngineCall: see comm_calls.c. */
 PyObject *comm_run(CommObject *self, PyObject *const *args, Py_ssize_t count);
-bool comm_intern_names(void);
 
 /* Make a reduction, whose arrays have been checked, and count its algorithm. In a
  * reduce_scatter, the only segment's first result has room for all of this member's

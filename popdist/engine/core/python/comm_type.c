@@ -44,7 +44,6 @@ static PyObject *lost_instances(const ending *why)
 
 static PyObject *comm_ending(CommObject *self, PyObject *unused)
 {
-    (void)unused;
     ending why;
     const uint32_t state = self->open ? atomic_load(&self->c.head->ended) : 0;
     bool ended = state == EXPLAINED && why_ended(&self->c, &why);
@@ -93,13 +92,11 @@ static PyObject *comm_queue(CommObject *self, PyObject *args)
 
 static PyObject *comm_last(CommObject *self, PyObject *unused)
 {
-    (void)unused;
     return Py_BuildValue("(iK)", (int)self->c.ran, (unsigned long long)calls_of(&self->c));
 }
 
 static PyObject *comm_doing(CommObject *self, PyObject *unused)
 {
-    (void)unused;
     if (!self->open)
         Py_RETURN_NONE;
     descriptor doing;
@@ -110,7 +107,6 @@ static PyObject *comm_doing(CommObject *self, PyObject *unused)
 /* Whether a thread is in a call: True if it is this one, False another one, else None. */
 static PyObject *comm_in_call(CommObject *self, PyObject *unused)
 {
-    (void)unused;
     if (!self->busy)
         Py_RETURN_NONE;
     return PyBool_FromLong(in_own_call(self));
@@ -126,7 +122,6 @@ static PyObject *comm_ring_segment(CommObject *self, PyObject *args)
 
 static PyObject *comm_runs(CommObject *self, PyObject *unused)
 {
-    (void)unused;
     const uint64_t *runs = self->runs;
     return Py_BuildValue("(KKKK)", (unsigned long long)runs[ONESHOT],
                          (unsigned long long)runs[DIRECT], (unsigned long long)runs[RING],
@@ -147,7 +142,6 @@ static PyObject *comm_blocks(CommObject *self, PyObject *args)
 
 static PyObject *comm_waits(CommObject *self, PyObject *unused)
 {
-    (void)unused;
     const waiting *w = &self->c.waits;
     return Py_BuildValue("(KKKK)", (unsigned long long)w->spins,
                          (unsigned long long)w->yields,
@@ -170,7 +164,6 @@ static PyObject *end_own_call(CommObject *self)
 
 static PyObject *comm_shut(CommObject *self, PyObject *unused)
 {
-    (void)unused;
     if (!self->open)
         Py_RETURN_NONE;
     /* In a forked child, the thread that had the turn is in the parent. */
@@ -309,42 +302,39 @@ static void comm_end_of_life(PyObject *object)
     free_object(object);
 }
 
-PyObject *make_comm_type(PyObject *module)
-{
-    static PyMethodDef methods[] = {
-        METHOD("run", comm_run, METH_FASTCALL),
-        METHOD("end", comm_end, METH_VARARGS),
-        METHOD("ending", comm_ending, METH_NOARGS),
-        METHOD("set_timeout", comm_set_timeout, METH_VARARGS),
-        METHOD("in_call", comm_in_call, METH_NOARGS),
-        METHOD("connect_hosts", comm_connect_hosts, METH_VARARGS),
-        METHOD("note_death", comm_note_death, METH_VARARGS),
-        METHOD("larger_call", comm_larger_call, METH_NOARGS),
-        METHOD("set_trace", comm_set_trace, METH_O),
-        METHOD("missing", comm_missing, METH_NOARGS),
-        METHOD("recent", comm_recent, METH_VARARGS),
-        METHOD("record_to", comm_record_to, METH_VARARGS),
-        METHOD("set_heap", comm_set_heap, METH_VARARGS),
-        METHOD("queue", comm_queue, METH_VARARGS),
-        METHOD("deferred_seconds", comm_deferred_seconds, METH_NOARGS),
-        METHOD("make_deferred", comm_make_deferred, METH_NOARGS),
-        METHOD("watch", comm_watch, METH_O),
-        METHOD("last", comm_last, METH_NOARGS),
-        METHOD("runs", comm_runs, METH_NOARGS),
-        METHOD("waits", comm_waits, METH_NOARGS),
-        METHOD("blocks", comm_blocks, METH_VARARGS),
-        METHOD("doing", comm_doing, METH_NOARGS),
-        METHOD("ring_segment", comm_ring_segment, METH_VARARGS),
-        METHOD("close", comm_shut, METH_NOARGS),
-        {NULL, NULL, 0, NULL},
-    };
-    static PyType_Slot slots[] = {
-        {Py_tp_new, (void *)(uintptr_t)comm_make},
-        {Py_tp_dealloc, (void *)(uintptr_t)comm_end_of_life},
-        {Py_tp_methods, methods},
-        {0, NULL},
-    };
-    if (!comm_intern_names())
-        return NULL;
-    return make_type(module, "popdist.engine._core.Comm", sizeof(CommObject), 0, slots);
-}
+static PyMethodDef comm_methods[] = {
+    METHOD("run", comm_run, METH_FASTCALL),
+    METHOD("end", comm_end, METH_VARARGS),
+    METHOD("ending", comm_ending, METH_NOARGS),
+    METHOD("set_timeout", comm_set_timeout, METH_VARARGS),
+    METHOD("in_call", comm_in_call, METH_NOARGS),
+    METHOD("connect_hosts", comm_connect_hosts, METH_VARARGS),
+    METHOD("note_death", comm_note_death, METH_VARARGS),
+    METHOD("larger_call", comm_larger_call, METH_NOARGS),
+    METHOD("set_trace", comm_set_trace, METH_O),
+    METHOD("missing", comm_missing, METH_NOARGS),
+    METHOD("recent", comm_recent, METH_VARARGS),
+    METHOD("record_to", comm_record_to, METH_VARARGS),
+    METHOD("set_heap", comm_set_heap, METH_VARARGS),
+    METHOD("queue", comm_queue, METH_VARARGS),
+    METHOD("deferred_seconds", comm_deferred_seconds, METH_NOARGS),
+    METHOD("make_deferred", comm_make_deferred, METH_NOARGS),
+    METHOD("watch", comm_watch, METH_O),
+    METHOD("last", comm_last, METH_NOARGS),
+    METHOD("runs", comm_runs, METH_NOARGS),
+    METHOD("waits", comm_waits, METH_NOARGS),
+    METHOD("blocks", comm_blocks, METH_VARARGS),
+    METHOD("doing", comm_doing, METH_NOARGS),
+    METHOD("ring_segment", comm_ring_segment, METH_VARARGS),
+    METHOD("close", comm_shut, METH_NOARGS),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot comm_slots[] = {
+    {Py_tp_new, (void *)(uintptr_t)comm_make},
+    {Py_tp_dealloc, (void *)(uintptr_t)comm_end_of_life},
+    {Py_tp_methods, comm_methods},
+    {0, NULL},
+};
+
+PyType_Spec comm_spec = TYPE("Comm", CommObject, 0, comm_slots);

@@ -50,7 +50,6 @@ bool make_deferred(CommObject *comm, const DeferredObject *last)
 
 PyObject *deferred_wait(DeferredObject *self, PyObject *unused)
 {
-    (void)unused;
     if (!make_deferred(self->comm, self))
         return NULL;
     if (self->has_failed) {
@@ -62,7 +61,6 @@ PyObject *deferred_wait(DeferredObject *self, PyObject *unused)
 
 PyObject *comm_deferred_seconds(CommObject *self, PyObject *unused)
 {
-    (void)unused;
     const DeferredObject *first = self->deferred;
     if (!first)
         return PyFloat_FromDouble(-1);
@@ -71,7 +69,6 @@ PyObject *comm_deferred_seconds(CommObject *self, PyObject *unused)
 
 PyObject *comm_make_deferred(CommObject *self, PyObject *unused)
 {
-    (void)unused;
     if (!make_deferred(self, NULL))
         return NULL;
     Py_RETURN_NONE;

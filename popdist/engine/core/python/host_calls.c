@@ -166,7 +166,6 @@ PyObject *comm_note_death(CommObject *self, PyObject *args)
 /* Return the description of the last call, and how many there have been. */
 PyObject *comm_larger_call(CommObject *self, PyObject *unused)
 {
-    (void)unused;
     return Py_BuildValue("(NK)", described(&self->c.larger_call),
                          (unsigned long long)self->c.larger_calls);
 }

@@ -25,7 +25,6 @@ PyObject *make_mpi_links(PyObject *module, PyObject *args)
 {
     unsigned long long isend, irecv, test, group, byte;
     int epoll, hangups;
-    (void)module;
     if (!PyArg_ParseTuple(args, "KKKKKii", &isend, &irecv, &test, &group, &byte, &epoll,
                           &hangups))
         return NULL;

@@ -48,14 +48,11 @@ static int mapping_buffer(PyObject *object, Py_buffer *view, int flags)
     return PyBuffer_FillInfo(view, object, self->begin, self->length, 0, flags);
 }
 
-PyObject *make_mapping_type(PyObject *module)
-{
-    static PyType_Slot slots[] = {
-        {Py_tp_new, (void *)(uintptr_t)mapping_make},
-        {Py_tp_dealloc, (void *)(uintptr_t)mapping_end},
-        {Py_bf_getbuffer, (void *)(uintptr_t)mapping_buffer},
-        {0, NULL},
-    };
-    return make_type(module, "popdist.engine._core.Mapping", sizeof(MappingObject), 0,
-                     slots);
-}
+static PyType_Slot mapping_slots[] = {
+    {Py_tp_new, (void *)(uintptr_t)mapping_make},
+    {Py_tp_dealloc, (void *)(uintptr_t)mapping_end},
+    {Py_bf_getbuffer, (void *)(uintptr_t)mapping_buffer},
+    {0, NULL},
+};
+
+PyType_Spec mapping_spec = TYPE("Mapping", MappingObject, 0, mapping_slots);

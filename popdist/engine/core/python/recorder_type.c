@@ -3,8 +3,6 @@
 
 #include <errno.h>
 
-PyTypeObject *recorder_type;
-
 typedef struct {
     PyObject_HEAD
     recorder r;
@@ -35,7 +33,6 @@ static PyObject *recorder_make(PyTypeObject *type, PyObject *args, PyObject *key
 
 static PyObject *recorder_shut(PyObject *object, PyObject *unused)
 {
-    (void)unused;
     recorder_close(recorder_of(object));
     Py_RETURN_NONE;
 }
@@ -46,18 +43,16 @@ static void recorder_end(PyObject *object)
     free_object(object);
 }
 
-PyObject *make_recorder_type(PyObject *module)
-{
-    static PyMethodDef methods[] = {
-        {"close", recorder_shut, METH_NOARGS, NULL},
-        {NULL, NULL, 0, NULL},
-    };
-    static PyType_Slot slots[] = {
-        {Py_tp_new, (void *)(uintptr_t)recorder_make},
-        {Py_tp_dealloc, (void *)(uintptr_t)recorder_end},
-        {Py_tp_methods, methods},
-        {0, NULL},
-    };
-    return make_type(module, "popdist.engine._core.Recorder", sizeof(RecorderObject), 0,
-                     slots);
-}
+static PyMethodDef recorder_methods[] = {
+    {"close", recorder_shut, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot recorder_slots[] = {
+    {Py_tp_new, (void *)(uintptr_t)recorder_make},
+    {Py_tp_dealloc, (void *)(uintptr_t)recorder_end},
+    {Py_tp_methods, recorder_methods},
+    {0, NULL},
+};
+
+PyType_Spec recorder_spec = TYPE("Recorder", RecorderObject, 0, recorder_slots);

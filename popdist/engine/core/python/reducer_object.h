@@ -13,4 +13,7 @@ typedef struct {
     PyObject *only; /* the only type of arrays for this path, or NULL for all types */
 } ReducerObject;
 
+/* Make the words that name reductions and algorithms. */
+bool reducer_intern_words(void);
+
 #endif

@@ -31,7 +31,6 @@ PyDoc_STRVAR(all_reduce_doc,
 "Raises:\n"
 "    PeerLostError: An instance died. This and all other errors end the group.\n");
 
-static PyObject *name_op, *name_out, *name_algorithm, *general;
 static PyObject *reductions[REDUCTIONS + 1];
 /* "auto" and the algorithms that a call can name; the code of each is one less than its
  * place. */
@@ -94,7 +93,7 @@ static PyObject *call_general(PyObject *self, PyObject *const *args, Py_ssize_t 
                               PyObject *keywords)
 {
     Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
-    PyObject *method = PyObject_GetAttr(self, general), *result = NULL;
+    PyObject *method = PyObject_GetAttr(self, name__all_reduce), *result = NULL;
     PyObject *positional = PyTuple_New(count), *by_name = PyDict_New();
     bool ready = method && positional && by_name;
     for (Py_ssize_t i = 0; ready && i < count; i++) {
@@ -209,44 +208,37 @@ static int reducer_traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-static bool intern_names(void)
+bool reducer_intern_words(void)
 {
     static const char *const names[] = {"sum", "min", "max", "prod", "mean"};
     static const char *const ways[] = {"auto", "oneshot", "direct", "ring"};
-    name_op = PyUnicode_InternFromString("op");
-    name_out = PyUnicode_InternFromString("out");
-    general = PyUnicode_InternFromString("_all_reduce");
     for (size_t i = 0; i <= REDUCTIONS; i++)
         if (!(reductions[i] = PyUnicode_InternFromString(names[i])))
             return false;
     for (size_t i = 0; i < 4; i++)
         if (!(choices[i] = PyUnicode_InternFromString(ways[i])))
             return false;
-    name_algorithm = PyUnicode_InternFromString("algorithm");
-    return name_op && name_out && name_algorithm && general;
+    return true;
 }
 
-PyObject *make_reducer_type(PyObject *module)
-{
-    static PyMethodDef methods[] = {
-        {"all_reduce", (PyCFunction)(void (*)(void))reducer_all_reduce,
-         METH_FASTCALL | METH_KEYWORDS,
-         all_reduce_doc},
-        METHOD("_bind", reducer_bind, METH_VARARGS),
-        METHOD("_reduce_lists", reducer_reduce_lists, METH_VARARGS),
-        METHOD("_reduce_at", reducer_reduce_at, METH_FASTCALL),
-        METHOD("_scatter_array", reducer_scatter_array, METH_VARARGS),
-        METHOD("_gather_array", reducer_gather_array, METH_VARARGS),
-        {NULL, NULL, 0, NULL},
-    };
-    static PyType_Slot slots[] = {
-        {Py_tp_dealloc, (void *)(uintptr_t)reducer_end},
-        {Py_tp_traverse, (void *)(uintptr_t)reducer_traverse},
-        {Py_tp_methods, methods},
-        {0, NULL},
-    };
-    if (!intern_names())
-        return NULL;
-    return make_type(module, "popdist.engine._core.Reducer", sizeof(ReducerObject),
-                     Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots);
-}
+static PyMethodDef reducer_methods[] = {
+    {"all_reduce", (PyCFunction)(void (*)(void))reducer_all_reduce,
+     METH_FASTCALL | METH_KEYWORDS,
+     all_reduce_doc},
+    METHOD("_bind", reducer_bind, METH_VARARGS),
+    METHOD("_reduce_lists", reducer_reduce_lists, METH_VARARGS),
+    METHOD("_reduce_at", reducer_reduce_at, METH_FASTCALL),
+    METHOD("_scatter_array", reducer_scatter_array, METH_VARARGS),
+    METHOD("_gather_array", reducer_gather_array, METH_VARARGS),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot reducer_slots[] = {
+    {Py_tp_dealloc, (void *)(uintptr_t)reducer_end},
+    {Py_tp_traverse, (void *)(uintptr_t)reducer_traverse},
+    {Py_tp_methods, reducer_methods},
+    {0, NULL},
+};
+
+PyType_Spec reducer_spec = TYPE("Reducer", ReducerObject,
+                                Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, reducer_slots);

@@ -42,7 +42,6 @@ static void release_object(PyObject *capsule)
 /* Return a capsule for connect_hosts(), which keeps this object. */
 static PyObject *tcp_table(TcpObject *self, PyObject *unused)
 {
-    (void)unused;
     PyObject *capsule = PyCapsule_New(&self->table, LINK_TABLE, release_object);
     if (!capsule)
         return NULL;
@@ -105,7 +104,6 @@ static PyObject *tcp_take_short(TcpObject *self, PyObject *args)
 
 static PyObject *tcp_count_posted(TcpObject *self, PyObject *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLong(tcp_posted(self->links));
 }
 
@@ -128,7 +126,6 @@ static PyObject *tcp_fail(TcpObject *self, PyObject *args)
 
 static PyObject *tcp_list_failed(TcpObject *self, PyObject *unused)
 {
-    (void)unused;
     PyObject *list = PyList_New(0);
     for (int i = 0; i < self->size; i++)
         if (tcp_has_failed(self->links, i))
@@ -138,21 +135,18 @@ static PyObject *tcp_list_failed(TcpObject *self, PyObject *unused)
 
 static PyObject *tcp_give_up(TcpObject *self, PyObject *unused)
 {
-    (void)unused;
     tcp_disown(self->links);
     Py_RETURN_NONE;
 }
 
 static PyObject *tcp_check(TcpObject *self, PyObject *unused)
 {
-    (void)unused;
     tcp_check_answers(self->links);
     Py_RETURN_NONE;
 }
 
 static PyObject *tcp_end(TcpObject *self, PyObject *unused)
 {
-    (void)unused;
     tcp_say_goodbye(self->links);
     Py_RETURN_NONE;
 }
@@ -165,27 +159,26 @@ static void tcp_end_of_life(PyObject *object)
     free_object(object);
 }
 
-PyObject *make_tcp_type(PyObject *module)
-{
-    static PyMethodDef methods[] = {
-        METHOD("table", tcp_table, METH_NOARGS),
-        METHOD("add", tcp_add_socket, METH_VARARGS),
-        METHOD("post", tcp_post_short, METH_VARARGS),
-        METHOD("take", tcp_take_short, METH_VARARGS),
-        METHOD("posted", tcp_count_posted, METH_NOARGS),
-        METHOD("is_ready", tcp_check_ready, METH_VARARGS),
-        METHOD("note_failed", tcp_fail, METH_VARARGS),
-        METHOD("failed", tcp_list_failed, METH_NOARGS),
-        METHOD("disown", tcp_give_up, METH_NOARGS),
-        METHOD("check_answers", tcp_check, METH_NOARGS),
-        METHOD("say_goodbye", tcp_end, METH_NOARGS),
-        {NULL, NULL, 0, NULL},
-    };
-    static PyType_Slot slots[] = {
-        {Py_tp_new, (void *)(uintptr_t)tcp_make},
-        {Py_tp_dealloc, (void *)(uintptr_t)tcp_end_of_life},
-        {Py_tp_methods, methods},
-        {0, NULL},
-    };
-    return make_type(module, "popdist.engine._core.TcpLinks", sizeof(TcpObject), 0, slots);
-}
+static PyMethodDef tcp_methods[] = {
+    METHOD("table", tcp_table, METH_NOARGS),
+    METHOD("add", tcp_add_socket, METH_VARARGS),
+    METHOD("post", tcp_post_short, METH_VARARGS),
+    METHOD("take", tcp_take_short, METH_VARARGS),
+    METHOD("posted", tcp_count_posted, METH_NOARGS),
+    METHOD("is_ready", tcp_check_ready, METH_VARARGS),
+    METHOD("note_failed", tcp_fail, METH_VARARGS),
+    METHOD("failed", tcp_list_failed, METH_NOARGS),
+    METHOD("disown", tcp_give_up, METH_NOARGS),
+    METHOD("check_answers", tcp_check, METH_NOARGS),
+    METHOD("say_goodbye", tcp_end, METH_NOARGS),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot tcp_slots[] = {
+    {Py_tp_new, (void *)(uintptr_t)tcp_make},
+    {Py_tp_dealloc, (void *)(uintptr_t)tcp_end_of_life},
+    {Py_tp_methods, tcp_methods},
+    {0, NULL},
+};
+
+PyType_Spec tcp_spec = TYPE("TcpLinks", TcpObject, 0, tcp_slots);

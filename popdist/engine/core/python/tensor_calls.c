@@ -58,9 +58,6 @@ typedef struct {
     int type;
 } tensor_row;
 
-static PyObject *name_reduction, *name_timeout, *name_async, *name_root, *name_root_tensor,
-    *name_watch;
-
 /* The core's dtype of a tensor's elements, or -1. */
 static int dtype_of(const dlpack_tensor *t)
 {
@@ -122,7 +119,7 @@ static bool compares(PyObject *options, PyObject *name, PyObject *value, int how
  * timeout, or torch's profiler records the call. */
 static bool read_when(const TensorCallsObject *self, PyObject *options, bool *is_async)
 {
-    PyObject *given = PyObject_GetAttr(options, name_async);
+    PyObject *given = PyObject_GetAttr(options, name_asyncOp);
     *is_async = given == Py_True;
     Py_XDECREF(given);
     return given && compares(options, name_timeout, self->no_time, Py_LE)
@@ -133,7 +130,7 @@ static bool read_when(const TensorCallsObject *self, PyObject *options, bool *is
 static bool read_reduction(const TensorCallsObject *self, PyObject *options,
                            const tensor_row *row, int *reduction)
 {
-    PyObject *given = PyObject_GetAttr(options, name_reduction);
+    PyObject *given = PyObject_GetAttr(options, name_reduceOp);
     /* A comparison would take twice the time: torch tries several types of the other. */
     const Py_hash_t hash = given ? PyObject_Hash(given) : -1;
     Py_XDECREF(given);
@@ -235,8 +232,6 @@ typedef struct {
     bool is_number;   /* whether its result is one element */
 } TensorCallObject;
 
-static PyTypeObject *tensor_call_type;
-
 static void keep(const tensor_call *k)
 {
     Py_INCREF((PyObject *)k->comm);
@@ -303,7 +298,7 @@ static PyObject *not_made(void)
 static PyObject *make_later(TensorCallsObject *self, const tensor_call *k)
 {
     if (!k->comm->is_watched) {
-        PyObject *result = PyObject_CallMethodObjArgs(self->group, name_watch, NULL);
+        PyObject *result = PyObject_CallMethodObjArgs(self->group, name_watch_deferred, NULL);
         if (!result)
             return not_made();
         Py_DECREF(result);
@@ -418,8 +413,8 @@ static PyObject *make_broadcast(TensorCallsObject *self, PyObject *const *args,
     tensor_call k;
     long root, index;
     if (count != 2 || !read_call(self, &k, BROADCAST, args[0], args[0]) || k.comm->c.links
-        || !read_number(args[1], name_root, &root)
-        || !read_number(args[1], name_root_tensor, &index) || index != 0 || root < 0
+        || !read_number(args[1], name_rootRank, &root)
+        || !read_number(args[1], name_rootTensor, &index) || index != 0 || root < 0
         || root >= k.comm->c.size)
         return not_made();
     k.root = (int)root;
@@ -471,65 +466,46 @@ static void calls_end(PyObject *object)
     free_object(object);
 }
 
-static bool intern_names(void)
-{
-    name_reduction = PyUnicode_InternFromString("reduceOp");
-    name_timeout = PyUnicode_InternFromString("timeout");
-    name_async = PyUnicode_InternFromString("asyncOp");
-    name_root = PyUnicode_InternFromString("rootRank");
-    name_root_tensor = PyUnicode_InternFromString("rootTensor");
-    name_watch = PyUnicode_InternFromString("watch_deferred");
-    return name_reduction && name_timeout && name_async && name_root && name_root_tensor
-           && name_watch;
-}
+static PyMethodDef call_methods[] = {
+    METHOD("wait", deferred_wait, METH_NOARGS),
+    {NULL, NULL, 0, NULL},
+};
 
-PyObject *make_tensor_call_type(PyObject *module)
-{
-    static PyMethodDef methods[] = {
-        METHOD("wait", deferred_wait, METH_NOARGS),
-        {NULL, NULL, 0, NULL},
-    };
-    static PyMemberDef members[] = {
-        {"is_over", T_BOOL, offsetof(TensorCallObject, base.is_over), READONLY, NULL},
-        {"is_number", T_BOOL, offsetof(TensorCallObject, is_number), READONLY, NULL},
-        {NULL, 0, 0, 0, NULL},
-    };
-    static PyType_Slot slots[] = {
-        {Py_tp_dealloc, (void *)(uintptr_t)call_end},
-        {Py_tp_methods, methods},
-        {Py_tp_members, members},
-        {0, NULL},
-    };
-    tensor_call_type = (PyTypeObject *)make_type(module, "popdist.engine._core.TensorCall",
-                                                 sizeof(TensorCallObject),
-                                                 Py_TPFLAGS_DISALLOW_INSTANTIATION, slots);
-    /* Kept for good, like the module. */
-    Py_XINCREF((PyObject *)tensor_call_type);
-    return (PyObject *)tensor_call_type;
-}
+static PyMemberDef call_members[] = {
+    {"is_over", T_BOOL, offsetof(TensorCallObject, base.is_over), READONLY, NULL},
+    {"is_number", T_BOOL, offsetof(TensorCallObject, is_number), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
 
-PyObject *make_tensor_calls_type(PyObject *module)
-{
-    static PyMethodDef methods[] = {
-        METHOD("all_reduce", make_all_reduce, METH_FASTCALL),
-        METHOD("all_gather", make_all_gather, METH_FASTCALL),
-        METHOD("reduce_scatter", make_reduce_scatter, METH_FASTCALL),
-        METHOD("broadcast", make_broadcast, METH_FASTCALL),
-        {NULL, NULL, 0, NULL},
-    };
-    static PyMemberDef members[] = {
-        {"made", T_ULONGLONG, offsetof(TensorCallsObject, made), READONLY, NULL},
-        {NULL, 0, 0, 0, NULL},
-    };
-    static PyType_Slot slots[] = {
-        {Py_tp_new, (void *)(uintptr_t)calls_new},
-        {Py_tp_dealloc, (void *)(uintptr_t)calls_end},
-        {Py_tp_methods, methods},
-        {Py_tp_members, members},
-        {0, NULL},
-    };
-    if (!intern_names())
-        return NULL;
-    return make_type(module, "popdist.engine._core.TensorCalls", sizeof(TensorCallsObject), 0,
-                     slots);
-}
+static PyType_Slot call_slots[] = {
+    {Py_tp_dealloc, (void *)(uintptr_t)call_end},
+    {Py_tp_methods, call_methods},
+    {Py_tp_members, call_members},
+    {0, NULL},
+};
+
+PyType_Spec tensor_call_spec = TYPE("TensorCall", TensorCallObject,
+                                    Py_TPFLAGS_DISALLOW_INSTANTIATION, call_slots);
+
+static PyMethodDef calls_methods[] = {
+    METHOD("all_reduce", make_all_reduce, METH_FASTCALL),
+    METHOD("all_gather", make_all_gather, METH_FASTCALL),
+    METHOD("reduce_scatter", make_reduce_scatter, METH_FASTCALL),
+    METHOD("broadcast", make_broadcast, METH_FASTCALL),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef calls_members[] = {
+    {"made", T_ULONGLONG, offsetof(TensorCallsObject, made), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot calls_slots[] = {
+    {Py_tp_new, (void *)(uintptr_t)calls_new},
+    {Py_tp_dealloc, (void *)(uintptr_t)calls_end},
+    {Py_tp_methods, calls_methods},
+    {Py_tp_members, calls_members},
+    {0, NULL},
+};
+
+PyType_Spec tensor_calls_spec = TYPE("TensorCalls", TensorCallsObject, 0, calls_slots);
