@@ -60,7 +60,7 @@ STAGES = {
     ),
     "horovod": (
         ("horovod.common.exceptions",),
-        ("horovod.common", "horovod.runner"),
+        ("horovod.common", "horovod.ray", "horovod.runner", "horovod.spark"),
         ("horovod.torch",),
         # It imports the common part of both packages for Keras when it is asked to.
         (
@@ -83,6 +83,7 @@ STAGES = {
         ("popart.session",),
     ),
     "popxl": (("popxl",),),
+    "libpvti": (("libpvti",),),
     "tensorflow": (
         (
             "tensorflow.python.ipu.enums",
@@ -127,6 +128,7 @@ PACKAGES = (
     "horovod",
     "popart",
     "popxl",
+    "libpvti",
     "tensorflow.python.ipu",
     "tensorflow.compiler.plugin",
 )
@@ -151,6 +153,7 @@ STAND_INS_IMPORT = {
     "popart.graph": {"google", "onnx"},
     "poptorch": {"numpy", "popdist", "torch", "tqdm"},
     "popxl": set(),
+    "libpvti": {"popdist"},
     "tensorflow.compiler.plugin": set(),
     "tensorflow.python.ipu": {"numpy", "popdist"},
     "tensorflow.python.ipu.horovod": {"horovod", "popdist"},

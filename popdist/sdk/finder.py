@@ -23,6 +23,7 @@ STAND_INS: dict[str, str | None] = {
     "horovod.popart": None,
     "popart": None,
     "popxl": None,
+    "libpvti": None,
     "tensorflow.python.ipu": "tensorflow",
     "tensorflow.compiler.plugin": "tensorflow",
 }

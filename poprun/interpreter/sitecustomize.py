@@ -39,6 +39,7 @@ STAND_INS = (
     "horovod.popart",
     "popart",
     "popxl",
+    "libpvti",
     "tensorflow.python.ipu",
     "tensorflow.compiler.plugin",
 )

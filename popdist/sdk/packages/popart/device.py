@@ -16,6 +16,7 @@ from .errors import popart_exception
 
 # Of a Mk2 IPU.
 _TILES, _WORKERS = 1472, 6
+_CLOCK_HZ = 1.33e9
 _VERSION = "ipu2"
 
 
@@ -42,6 +43,8 @@ class DeviceInfo:
         self.isAttached = connectionType == DeviceConnectionType.Always
         self.version = version
         self.numWorkerContexts = _WORKERS
+        # What getCycleCount() of a session converts seconds by, in Hz.
+        self.tileClockFrequency = _CLOCK_HZ
         self.driverIds = list(range(id, id + numIpus))
 
     def attach(self) -> bool:

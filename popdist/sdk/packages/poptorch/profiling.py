@@ -1,29 +1,28 @@
-"""Channels of PopVision's System Analyser, which is not there to read them."""
+"""Channels of PopVision's System Analyser, whose trace points popdist.trace records."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TypeVar
+
+import popdist
 
 Instrumented = TypeVar("Instrumented")
 
 
 class Channel:
-    """A channel of trace points. None is recorded, as without Poplar's libpvti."""
+    """A channel of trace points, which are spans of `poprun --trace`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def instrument(self, obj: Instrumented, *methods: str) -> Instrumented:
-        """Check that the object has these methods; return it.
+        """Make each call of these methods of an object a span; return the object.
 
         Raises:
-            AttributeError: It has not.
+            AttributeError: It has no such method.
         """
         for method in methods:
-            getattr(obj, method)
+            setattr(obj, method, self.tracepoint(method)(getattr(obj, method)))
         return obj
 
-    @contextmanager
-    def tracepoint(self, name: str) -> Iterator[None]:
-        """Run a block that PopVision would show by this name."""
-        yield
+    def tracepoint(self, name: str) -> popdist.trace:
+        """Return a span for a block, with the name of the channel before its own."""
+        return popdist.trace(f"{self.name}.{name}")

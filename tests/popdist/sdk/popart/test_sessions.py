@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -438,16 +439,33 @@ def test_models_of_other_versions_of_onnx_are_refused() -> None:
         )
 
 
+def test_cycles_are_seconds_of_the_devices_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(perf_counter=iter([5.0, 7.5]).__next__)
+    monkeypatch.setattr("popart.session.sessions.time", clock)
+    made = options(instrumentWithHardwareCycleCounter=True)
+    session, x, _ = identity(one_batch, made)
+
+    with pytest.raises(
+        popart.popart_runtime_error, match=r"Nothing has run yet\. Call"
+    ):
+        session.getCycleCount()
+    inputs = {x: np.zeros(2, np.float32)}
+    session.run(popart.PyStepIO(inputs, session.initAnchorArrays()))
+
+    assert device().tileClockFrequency == 1.33e9
+    assert session.getCycleCount() == 3_325_000_000
+    with pytest.raises(popart.popart_runtime_error, match="no cycle counter 'inner'"):
+        session.getCycleCount("inner")
+    uncounted, _, _ = identity(one_batch)
+    with pytest.raises(popart.popart_runtime_error, match="CycleCounter is False, so"):
+        uncounted.getCycleCount()
+
+
 def test_what_no_session_here_can_do_is_refused() -> None:
     session, _, _ = identity(one_batch)
 
-    with pytest.raises(AttributeError) as refusal:
-        session.getCycleCount()
-    assert str(refusal.value) == (
-        "popdist's stand-in for popart has no InferenceSession.getCycleCount: the CPU "
-        "cannot tell the cycles of an IPU. Measure seconds instead, by "
-        "time.perf_counter(). docs/popart.md lists what it supports."
-    )
     with pytest.raises(
         AttributeError, match=r"InferenceSession.compileAndExport. docs/popart.md lists"
     ):

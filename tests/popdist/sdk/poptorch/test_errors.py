@@ -1,3 +1,5 @@
+from collections import UserList
+
 import pytest
 
 import poptorch
@@ -23,7 +25,7 @@ def test_programs_tell_errors_apart_as_the_guide_does(kind: TestErrorType) -> No
 
 def test_a_channel_returns_what_it_instruments() -> None:
     channel = poptorch.profiling.Channel("training")
-    words = ["a"]
+    words = UserList(["a"])
 
     assert channel.instrument(words, "append", "pop") is words
     with pytest.raises(AttributeError, match="push"):
