@@ -1,6 +1,6 @@
 """The C core. popdist.engine.spec.operations has names for its numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Final, Literal
 
 from popdist.engine.spec.operations import Described, Trace
@@ -127,15 +127,17 @@ class Reducer:
     Everything else goes to the method _all_reduce, with the same arguments.
     """
 
-    # Without a Comm, all calls go to _all_reduce; with `only`, the calls with arrays of
-    # other types do.
+    # Without a Comm, all calls go to _all_reduce. For arrays of these types, a call
+    # makes its result by `empty_like`; with `only_types`, it takes no others.
     def _bind(
         self,
         comm: Comm | None,
         split: Split | None,
         usual: int,
         leading: bool,
-        only: type | None,
+        types: Set[type] | None,
+        empty_like: Callable[[Any], Any] | None,
+        only_types: bool,
         /,
     ) -> None: ...
     # None, or NotImplemented unless all arrays are plain buffers of one dtype.

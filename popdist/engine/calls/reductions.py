@@ -22,6 +22,9 @@ from popdist.engine.failures import unusable
 from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
 from popdist.engine.spec.operations import RING, algorithm_code_of
 
+# Makes a plain array for the result of a plain array.
+_EMPTY_LIKE = partial(np.empty_like, subok=False)
+
 
 class Reductions(Membership):
     """The part of a group that reduces. The core takes the most common calls itself."""
@@ -38,7 +41,9 @@ class Reductions(Membership):
             core and core.split,
             self._usual,
             not self._flat,
-            ReplicaRows if self._expects_marks else None,
+            self._plain,
+            _EMPTY_LIKE,
+            self._expects_marks,
         )
 
     def _warn_once(self, x: Array) -> None:
@@ -49,26 +54,9 @@ class Reductions(Membership):
     def _refuse_calls(self) -> None:
         """Begin no further calls."""
         self._core = None
-        self._bind(None, None, self._usual, not self._flat, None)
+        self._bind(None, None, self._usual, not self._flat, None, None, False)
 
-    def _reduce_new(
-        self,
-        x: Any,
-        op: str = "sum",
-        *,
-        out: Any = None,
-        algorithm: str | None = None,
-        reproducible: bool = False,
-    ) -> Any:
-        """All-reduce an array in a new one, if the core takes it as it is."""
-        self._how(algorithm, reproducible)
-        if out is not None or type(x) not in self._plain:
-            return NotImplemented
-        # The core takes no None.
-        chosen = self._algorithm if algorithm is None else algorithm
-        return self.all_reduce(x, op, out=np.empty(x.shape, x.dtype), algorithm=chosen)
-
-    @collective(NUMPY, shortcut=_reduce_new)
+    @collective(NUMPY)
     def _all_reduce(
         self,
         x: Any,
@@ -78,7 +66,7 @@ class Reductions(Membership):
         algorithm: str | None = None,
         reproducible: bool = False,
     ) -> Action:
-        """All-reduce in all its cases; the core has taken the most common one."""
+        """All-reduce arrays that the core does not take as they are."""
         how = self._how(algorithm, reproducible)
         reduce = self._reduction([x], None if out is None else [out], op, how)
         return lambda carrier: reduce(carrier)[0]

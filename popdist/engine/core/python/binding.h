@@ -33,8 +33,8 @@ extern PyTypeObject *recorder_type, *split_type, *tensor_call_type;
 /* Interned names of attributes, arguments and methods: name_shape is "shape". */
 #define FOR_EACH_NAME(DO)                                                          \
     DO(__array_struct__) DO(_all_reduce) DO(addresses) DO(algorithm) DO(asyncOp)   \
-    DO(op) DO(out) DO(reduceOp) DO(rootRank) DO(rootTensor) DO(shape) DO(timeout)  \
-    DO(watch_deferred)
+    DO(async_op) DO(name) DO(op) DO(out) DO(reduceOp) DO(reproducible)             \
+    DO(rootRank) DO(rootTensor) DO(shape) DO(timeout) DO(watch_deferred)
 #define DECLARE_NAME(name) extern PyObject *name_##name;
 FOR_EACH_NAME(DECLARE_NAME)
 

@@ -10,7 +10,9 @@ typedef struct {
     PyObject *split;
     int usual; /* the algorithm, or -1 to choose by size */
     bool leading;
-    PyObject *only; /* the only type of arrays for this path, or NULL for all types */
+    PyObject *types;      /* a set: a result like an array of these types can be made */
+    PyObject *empty_like; /* makes one */
+    bool only_types;      /* whether calls with other arrays go to _all_reduce */
 } ReducerObject;
 
 /* Make the words that name reductions and algorithms. */

@@ -36,20 +36,24 @@ static PyObject *reductions[REDUCTIONS + 1];
  * place. */
 static PyObject *choices[4];
 
-/* The common arguments of a call. */
+/* The arguments of a call. */
 typedef struct {
     PyObject *op, *out, *algorithm;
+    bool reproducible;
 } arguments;
 
 static PyObject *reducer_bind(ReducerObject *self, PyObject *args)
 {
-    PyObject *comm, *split, *only;
-    int usual, leading;
-    if (!PyArg_ParseTuple(args, "OOipO", &comm, &split, &usual, &leading, &only))
+    PyObject *comm, *split, *types, *empty_like;
+    int usual, leading, only_types;
+    if (!PyArg_ParseTuple(args, "OOipOOp", &comm, &split, &usual, &leading, &types,
+                          &empty_like, &only_types))
         return NULL;
     hold((PyObject **)&self->comm, comm);
     hold(&self->split, split);
-    hold(&self->only, only);
+    hold(&self->types, types);
+    hold(&self->empty_like, empty_like);
+    self->only_types = only_types;
     self->usual = usual;
     self->leading = leading;
     Py_RETURN_NONE;
@@ -67,26 +71,29 @@ static int place_of(PyObject *word, PyObject *const *words, int count)
     return -1;
 }
 
-/* Whether these are x, op, out and algorithm at most, and out is given. */
-static bool common_case(PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+/* Read all arguments. False if the call has a name, is asynchronous, or is an error. */
+static bool arguments_from(PyObject *const *args, Py_ssize_t count, PyObject *keywords,
                         arguments *a)
 {
     Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
     if (count < 1 || count > 2)
         return false;
-    a->op = count == 2 ? args[1] : reductions[SUM];
+    *a = (arguments){.op = count == 2 ? args[1] : reductions[SUM], .out = Py_None};
     for (Py_ssize_t i = 0; i < named; i++) {
-        PyObject *name = PyTuple_GetItem(keywords, i);
+        PyObject *name = PyTuple_GetItem(keywords, i), *value = args[count + i];
         if (name == name_out)
-            a->out = args[count + i];
+            a->out = value;
         else if (name == name_op && count == 1)
-            a->op = args[count + i];
+            a->op = value;
         else if (name == name_algorithm)
-            a->algorithm = args[count + i];
-        else
+            a->algorithm = value == Py_None ? NULL : value;
+        else if (name == name_reproducible)
+            a->reproducible = value != Py_False;
+        else if ((name != name_async_op || value != Py_False)
+                 && (name != name_name || value != Py_None))
             return false;
     }
-    return a->out && a->out != Py_None;
+    return true;
 }
 
 static PyObject *call_general(PyObject *self, PyObject *const *args, Py_ssize_t count,
@@ -110,30 +117,38 @@ static PyObject *call_general(PyObject *self, PyObject *const *args, Py_ssize_t 
     return result;
 }
 
-static bool takes(const ReducerObject *self, PyObject *array)
+/* Return an array for the result, or NULL, perhaps with an exception. */
+static PyObject *result_for(const ReducerObject *self, PyObject *x, PyObject *out)
 {
-    return self->comm && (!self->only || (PyObject *)Py_TYPE(array) == self->only);
+    const bool is_known = out == Py_None || self->only_types;
+    if (is_known && PySet_Contains(self->types, (PyObject *)Py_TYPE(x)) != 1)
+        return NULL;
+    if (out == Py_None)
+        return PyObject_CallFunctionObjArgs(self->empty_like, x, NULL);
+    return Py_NewRef(out);
 }
 
 static PyObject *reducer_all_reduce(ReducerObject *self, PyObject *const *args,
                                     Py_ssize_t count, PyObject *keywords)
 {
-    arguments a = {NULL, NULL, NULL};
-    if (count && takes(self, args[0]) && common_case(args, count, keywords, &a)) {
-        int reduction = place_of(a.op, reductions, REDUCTIONS + 1);
-        int how = a.algorithm ? place_of(a.algorithm, choices, 4) - 1 : self->usual;
-        PyObject *done = NULL;
-        if (reduction >= 0 && how >= -1)
-            done = plain_reduce(self, args[0], a.out, false, reduction, how);
+    arguments a;
+    PyObject *result = NULL, *done = NULL;
+    if (self->comm && arguments_from(args, count, keywords, &a)) {
+        const int reduction = place_of(a.op, reductions, REDUCTIONS + 1);
+        const int how = a.algorithm ? place_of(a.algorithm, choices, 4) - 1 : self->usual;
+        if (reduction >= 0 && how >= -1 && !(a.reproducible && how == RING))
+            result = result_for(self, args[0], a.out);
+        if (result)
+            done = plain_reduce(self, args[0], result, false, reduction, how);
         if (done == Py_None) {
             Py_DECREF(done);
-            Py_INCREF(a.out);
-            return a.out;
+            return result;
         }
-        if (PyErr_Occurred() && !PyErr_ExceptionMatches(failure))
-            return NULL;
-        /* If the group has ended, _all_reduce reports the reason. */
+        Py_XDECREF(result);
         Py_XDECREF(done);
+        if (result && PyErr_Occurred() && !PyErr_ExceptionMatches(failure))
+            return NULL;
+        /* _all_reduce() reports it if the group has ended, or memory is short. */
         PyErr_Clear();
     }
     return call_general((PyObject *)self, args, count, keywords);
@@ -194,7 +209,8 @@ static void reducer_end(PyObject *object)
     PyObject_GC_UnTrack(object);
     Py_XDECREF((PyObject *)self->comm);
     Py_XDECREF(self->split);
-    Py_XDECREF(self->only);
+    Py_XDECREF(self->types);
+    Py_XDECREF(self->empty_like);
     free_object(object);
 }
 
@@ -203,7 +219,8 @@ static int reducer_traverse(PyObject *object, visitproc visit, void *arg)
     ReducerObject *self = (ReducerObject *)object;
     Py_VISIT((PyObject *)self->comm);
     Py_VISIT(self->split);
-    Py_VISIT(self->only);
+    Py_VISIT(self->types);
+    Py_VISIT(self->empty_like);
     Py_VISIT(Py_TYPE(object));
     return 0;
 }

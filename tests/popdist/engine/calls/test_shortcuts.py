@@ -1,14 +1,45 @@
-"""reduce_scatter and all_gather of arrays that the core takes as they are."""
+"""Calls on arrays that the core takes as they are."""
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from popdist import rows
 from tests.popdist.engine.members import Me, group_of, results
 
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
 SUM = 0
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {},
+        {"op": "max", "out": None, "algorithm": None},
+        {"reproducible": True, "algorithm": "direct"},
+        {"async_op": False, "name": None},
+    ],
+)
+def test_the_core_makes_the_result_of_a_plain_array(keywords: dict[str, Any]) -> None:
+    group = group_of("alone", 0, 1)
+    x = rows(X)
+
+    with patch.object(group, "_all_reduce", side_effect=AssertionError):
+        result = group.all_reduce(x, **keywords)
+
+    assert (type(result), result.dtype) == (np.ndarray, X.dtype)
+    assert result.tolist() == X.tolist()
+    assert not np.shares_memory(result, X)
+
+
+@pytest.mark.parametrize("x", [X[:, 0], X.astype(complex), X.tolist()])
+def test_other_arrays_are_left_to_python(x: Any) -> None:
+    group = group_of("alone", 0, 1)
+
+    with patch.object(group, "_all_reduce", return_value="left"):
+        assert group.all_reduce(x) == "left"
 
 
 def test_the_core_takes_plain_arrays() -> None:
