@@ -1,7 +1,7 @@
 """Rows of memory: their addresses, their overlaps, and the targets of a call.
 
 The functions of a `Framework` turn its arrays into rows: see calls.array_rows for
-numpy, and popdist.torch.tensors.tensor_rows for torch.
+numpy, and popdist.torch.tensor_rows for torch.
 """
 
 from collections.abc import Callable, Sequence

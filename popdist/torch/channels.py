@@ -25,7 +25,7 @@ from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.rows import row_of
 from popdist.errors import CollectiveAbortedError
 from popdist.session import STATE
-from popdist.torch.tensors.tensor_rows import TORCH, check, is_row
+from popdist.torch.tensor_rows import TORCH, check, is_row
 
 # Receives wait as long as their Work does, not as the engine does.
 _NEVER_SECONDS = 1e9

@@ -14,7 +14,7 @@ from popdist.torch import tensors
 from popdist.torch.backend.process_group import ProcessGroupPopdist
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import CompletedWork, backend_errors
-from popdist.torch.tensors.allocation import empty_in
+from popdist.torch.tensor_rows import empty_in
 
 
 @untraced

@@ -16,18 +16,15 @@ from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group
 
 from popdist.engine.group import Group
-from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.groups.instance_group import instance_group
 from popdist.torch import tensors
 from popdist.torch.backend.process_group import ProcessGroupPopdist
 from popdist.torch.calls.untraced import untraced
-from popdist.torch.tensors.allocation import empty_in
-from popdist.torch.tensors.tensor_reductions import reduce_in_place
+from popdist.torch.tensor_rows import empty_in
 
 # Any, because torch declares no types for its methods.
 _torch_library: Any = torch.library
 _library = _torch_library.Library("popdist", "DEF")
-_SUM = REDUCTIONS["sum"]
 # Up to here a copy that is reduced in place is sooner than a call with two tensors.
 _COPIED_BYTES = 1 << 16
 
@@ -97,9 +94,7 @@ def _all_reduce(tensor: Tensor, op: str = "sum", group: str = "") -> Tensor:
 
 @untraced
 def _all_reduce_in_place(tensor: Tensor, op: str = "sum", group: str = "") -> None:
-    chosen = _group_named(group)
-    if op != "sum" or not reduce_in_place(chosen, tensor, _SUM):
-        tensors.all_reduce(chosen, [tensor], op)
+    tensors.all_reduce(_group_named(group), [tensor], op)
 
 
 def _like(tensor: Tensor, op: str = "sum", group: str = "") -> Tensor:

@@ -71,23 +71,11 @@ def collective(
             carrier = ArrayTransport(group.transport, framework, number)
             return group.submit(what, partial(action, carrier), async_op)
 
-        def step(group: Any, /, *args: Any) -> Any:
-            carrier = ArrayTransport(group.transport, framework, 0)
-            return prepare(group, *args)(carrier)
-
         # Any, because types of functions lack it.
         documented: Any = call
         given = signature(prepare)
         parameters = [*given.parameters.values(), *options]
         documented.__signature__ = given.replace(parameters=parameters)
-        documented.step = step
         return call
 
     return decorate
-
-
-def run_step(call: Callable[..., Any], group: Any, /, *args: Any) -> Any:
-    """Make a call as a step of another call of the group, which is under way."""
-    # Any, because types of functions lack it.
-    decorated: Any = call
-    return decorated.step(group, *args)

@@ -19,7 +19,7 @@ from popdist.engine.calls.collective import Action, collective
 from popdist.engine.calls.destinations import check_apart, check_fits
 from popdist.engine.calls.membership import Membership, in_core
 from popdist.engine.failures import unusable
-from popdist.engine.spec.dtypes import REDUCTIONS, reduction_code_of
+from popdist.engine.spec.dtypes import REDUCTIONS, code_of, reduction_code_of
 from popdist.engine.spec.operations import RING, algorithm_code_of
 
 # Makes a plain array for the result of a plain array.
@@ -176,7 +176,7 @@ class Reductions(Membership):
         """
         rows = self._rows(x)
         owner, _ = self.owner_of(root)
-        code = reduction_code_of(op, rows[0].dtype)
+        code = reduction_code_of(op, code_of(rows[0].dtype))
         if out is not None:
             check_fits(written(out), rows[0].shape, rows[0].dtype)
         return lambda carrier: carrier.reduce(rows, out, code, owner)
@@ -212,7 +212,7 @@ class Reductions(Membership):
                 f"The array's shape is {rows[0].shape}, but reduce_scatter needs a "
                 f"leading axis that {total} replicas can share equally."
             )
-        code = reduction_code_of(op, rows[0].dtype)
+        code = reduction_code_of(op, code_of(rows[0].dtype))
         shape = (len(rows[0]) // total, *rows[0].shape[1:])
         result, targets = self._targets(x, rows, out, shape)
         if out is not None:
@@ -248,7 +248,7 @@ class Reductions(Membership):
         for index, x in enumerate(xs):
             rows = self._rows(x)
             result, targets = self._targets(x, rows, outs[index] if outs else None)
-            reduction_code_of(op, rows[0].dtype)
+            reduction_code_of(op, code_of(rows[0].dtype))
             results.append(result)
             arrays.append((rows, targets))
 

@@ -110,22 +110,22 @@ def accumulation(dtype: DType) -> DType:
     return _FLOAT32 if code_of(dtype) in _HALF_WIDTH else dtype
 
 
-def reduction_code_of(reduction: str, dtype: DType) -> int:
-    """Return the code of a reduction, for arrays of this dtype.
+def reduction_code_of(reduction: str, dtype: int) -> int:
+    """Return the code of a reduction, for arrays of the dtype with this code.
 
     Raises:
         ValueError: There is no such reduction.
-        TypeError: The engine does not know this dtype, or cannot reduce it so.
+        TypeError: It cannot reduce this dtype.
     """
     code = REDUCTIONS.get(reduction)
     if code is None:
         raise ValueError(
             f"The reduction is {reduction!r}, but must be {', '.join(REDUCTIONS)}."
         )
-    if code_of(dtype) == DTYPES["bool"] and reduction == "mean":
+    if dtype == DTYPES["bool"] and reduction == "mean":
         raise TypeError(
             "The mean of bool would not be a bool, so the engine makes none. Ask for "
-            "sum, min, max or prod, or convert the array with astype first."
+            "sum, min, max or prod, or convert the array first."
         )
     return code
 

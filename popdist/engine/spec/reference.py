@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from popdist.engine.spec.dtypes import DType, accumulation, reduction_code_of
+from popdist.engine.spec.dtypes import DType, accumulation, code_of, reduction_code_of
 
 # The type of its elements is known only when running.
 Array = npt.NDArray[Any]
@@ -99,7 +99,7 @@ def all_reduce(
 ) -> Array:
     """Return the row that every replica gets. Only the ring has segments."""
     dtype = inputs[0].dtype
-    reduction_code_of(op, dtype)
+    reduction_code_of(op, code_of(dtype))
     members = [_widened(rows, dtype) for rows in inputs]
     rows = np.concatenate(members)
     if algorithm not in ALGORITHMS:

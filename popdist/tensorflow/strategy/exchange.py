@@ -75,7 +75,7 @@ class Exchange:
         Raises:
             TypeError: The engine cannot reduce arrays of one of these dtypes so.
         """
-        codes = [(code_of(dtype), reduction_code_of(op, dtype)) for dtype in dtypes]
+        codes = [(code, reduction_code_of(op, code)) for code in map(code_of, dtypes)]
         group = self.instances if of_instances else self.replicas
 
         def reduce(*tables: bytes) -> None:

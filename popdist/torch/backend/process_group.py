@@ -12,7 +12,6 @@ from torch.distributed.distributed_c10d import Store
 
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.session import STATE
-from popdist.torch import tensors
 from popdist.torch.backend.stored_links import StoredLinks, server_of
 from popdist.torch.backend.stored_name import StoredName
 from popdist.torch.calls.arguments import check_exchanged, listed, refuse, single
@@ -23,7 +22,7 @@ from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import EngineWork, backend_errors
 from popdist.torch.channels import Channels, Message
 from popdist.torch.monitored_barrier import MonitoredBarrier
-from popdist.torch.tensors.allocation import empty_in
+from popdist.torch.tensor_rows import empty_in
 
 _CPU = torch.device("cpu")
 DEFAULT_TIMEOUT = timedelta(minutes=30)
@@ -163,8 +162,6 @@ class ProcessGroupPopdist(  # type: ignore[misc]
     def shutdown(self) -> None:
         """Leave the group, when the calls under way are over."""
         self._channels.close()
-        for view in self._views.values():
-            view.close()
         self._group.close()
 
     def abort(self) -> None:
@@ -188,8 +185,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         self, opts: Any = None, timeout: timedelta | None = None
     ) -> Any:
         """Wait until all members have called it."""
-        call = partial(tensors.barrier, self._group)
-        return self._call(call, None, opts, timeout)
+        return self._call("barrier", self._carrier.barrier, None, opts, timeout)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False

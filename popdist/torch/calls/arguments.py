@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from popdist.torch.calls.work import InvalidArgumentError
-from popdist.torch.tensors.tensor_rows import check, check_written
+from popdist.torch.tensor_rows import check, check_written
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,11 +11,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.profiler import record_function
 
+from popdist.engine.calls.array_transport import ArrayTransport
 from popdist.engine.group import Group
-from popdist.engine.handle import AsyncOp, Handle
-from popdist.errors import PopdistError
+from popdist.engine.handle import AsyncOp
 from popdist.torch.calls.arguments import check_exchanged, listed, refuse
-from popdist.torch.calls.in_core import calls_in_core
+from popdist.torch.calls.in_core import calls_in_core, is_profiled
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import (
     DONE,
@@ -23,13 +23,10 @@ from popdist.torch.calls.work import (
     CompletedWork,
     CoreWork,
     EngineWork,
-    InvalidArgumentError,
-    backend_error,
+    backend_errors,
 )
+from popdist.torch.tensor_rows import TORCH
 
-# Any, because torch declares no type for the function that looks for a profiler.
-_autograd: Any = torch.autograd
-is_profiled: Callable[[], bool] = _autograd._profiler_enabled
 # A list of tensors; a single tensor stands for a list of one.
 Tensors = Tensor | Sequence[Tensor]
 # Calls of up to so many bytes are deferred to the thread that waits for them: it
@@ -46,9 +43,8 @@ class ProcessGroupCalls:
     def _use(self, group: Group, timeout: timedelta) -> None:
         """Make the calls of this group."""
         self._group = group
+        self._carrier = ArrayTransport(group.transport, TORCH, 0)
         self._timeout = timeout
-        # Views of the group with several rows in each member.
-        self._views: dict[int, Group] = {}
         self._coalesced: list[EngineWork] | None = None
         self._kept: deque[Any] = deque(maxlen=_MOST_KEPT)
         # How many calls the program has made, whether or not they have begun, without
@@ -74,11 +70,6 @@ class ProcessGroupCalls:
         works, self._coalesced = self._coalesced or [], None
         return CoalescedWork(works)
 
-    def _view(self, replicas: int) -> Group:
-        if replicas not in self._views:
-            self._views[replicas] = self._group.view([replicas] * self._group.size)
-        return self._views[replicas]
-
     def _root(self, call: str, opts: Any, root: int) -> int:
         """Return the root that is given, by torch's options or as a number."""
         number: int = opts if isinstance(opts, int) else getattr(opts, "rootRank", root)
@@ -89,55 +80,44 @@ class ProcessGroupCalls:
 
     def _call(
         self,
-        call: Callable[..., Any],
+        operation: str,
+        action: Callable[[], object],
         result: Any,
         opts: Any,
         timeout: timedelta | None = None,
-        operation: str = "",
         *,
+        read: Any = (),
         written: Any = None,
     ) -> Any:
-        """Make a call of popdist.torch.tensors, and return its work.
+        """Make a call, and return its work.
 
         While torch's profiler runs, it records the call, or the start of one that goes
         on beside the program.
 
         Args:
-            call: The call, a partial() of it, or a function.
+            operation: The name in errors and in the profile.
+            action: Carries the call out, in one or several steps of self._carrier.
             opts: torch's options of the call.
             timeout: How long to wait for it, as in the options; None or less than 0 for
                 the group's, after which the call ends the group.
-            operation: The name in errors and in the profile; by default the function's.
+            read: The dense tensors that it only reads.
             written: The dense tensors that it writes; by default all of its result.
         """
-        name = operation or getattr(call, "func", call).__name__
-        check_exchanged(name, (), result if written is None else written)
-        if is_profiled():
-            with record_function(f"popdist:{name}"):
-                return self._start(call, result, opts, timeout)
-        return self._start(call, result, opts, timeout)
-
-    def _start(
-        self,
-        call: Callable[..., Any],
-        result: Any,
-        opts: Any,
-        timeout: timedelta | None,
-    ) -> Any:
-        """Make a call, and return its work."""
+        check_exchanged(operation, read, result if written is None else written)
         self._calls_made += 1
-        asynchronous, limit = is_asynchronous(opts), limit_of(opts, timeout)
-        async_op = self._async_op_for(result) if asynchronous else False
-        try:
-            handle = call(async_op=async_op if limit is None else True)
-        except PopdistError as error:
-            raise backend_error(error) from error
-        if not async_op and limit is None:
-            return CompletedWork(result) if asynchronous else DONE
-        work = self._work(handle, result, limit)
-        if not asynchronous:
-            work.wait()
-        return work
+        is_async, limit = bool(getattr(opts, "asyncOp", True)), _limit_of(opts, timeout)
+        async_op: AsyncOp = limit is not None or (is_async and self._async_op(result))
+        name = f"popdist:{operation}"
+        with record_function(name) if is_profiled() else nullcontext():
+            with backend_errors():
+                handle: Any = self._group.submit(operation, action, async_op)
+            if not async_op:
+                return CompletedWork(result) if is_async else DONE
+            work = EngineWork(handle, result, limit)
+            self._keep(work, _is_one_number(result))
+            if not is_async:
+                work.wait()
+            return work
 
     def _work_in_core(self, operation: str, made: Any, written: Tensors) -> Any:
         """Return the work of a call that the core has made or deferred."""
@@ -149,20 +129,14 @@ class ProcessGroupCalls:
         work = CoreWork(self._group, operation, made, result)
         return self._keep(work, made.is_number)
 
-    def _async_op_for(self, result: Any) -> AsyncOp:
+    def _async_op(self, result: Any) -> AsyncOp:
         """Return the async_op of an asynchronous call with this result."""
-        if not self._overlaps and _in_backward():
+        # All members make the calls of a backward pass in the same order, and wait for
+        # nothing else in it: so a call can be made at once there, though its caller
+        # would wait for it later.
+        if not self._overlaps and torch._C._current_graph_task_id() != -1:
             return False
         return "deferred" if _is_small(result) else True
-
-    def _work(
-        self,
-        handle: Handle[Any],
-        result: Any,
-        limit: Callable[[], float] | None = None,
-    ) -> EngineWork:
-        """Return the work of an asynchronous call."""
-        return self._keep(EngineWork(handle, result, limit), _is_one_number(result))
 
     def _keep(self, work: EngineWork, is_number: bool) -> EngineWork:
         """Keep an asynchronous call's work for later uses of it, and return it."""
@@ -175,29 +149,8 @@ class ProcessGroupCalls:
             self._coalesced.append(work)
         return work
 
-    def _steps(
-        self,
-        operation: str,
-        steps: Callable[[], Any],
-        result: Any,
-        opts: Any,
-        timeout: timedelta | None = None,
-        *,
-        read: Any = (),
-        written: Any = None,
-    ) -> Any:
-        """Make a call that has several steps, and return its work.
 
-        Args:
-            read: The dense tensors that it only reads.
-            written: The tensors that it writes; by default all of its result.
-        """
-        check_exchanged(operation, read, ())
-        call = partial(self._group.submit, operation, steps)
-        return self._call(call, result, opts, timeout, operation, written=written)
-
-
-def limit_of(opts: Any, timeout: timedelta | None = None) -> Callable[[], float] | None:
+def _limit_of(opts: Any, timeout: timedelta | None) -> Callable[[], float] | None:
     """Return a function that returns a call's timeout in seconds; None without one."""
     limit = timeout or getattr(opts, "timeout", None)
     return limit.total_seconds if limit and limit > timedelta() else None
@@ -221,16 +174,6 @@ def _is_one_number(result: Any) -> bool:
     )
 
 
-def _in_backward() -> bool:
-    """Return whether this thread is in a backward pass.
-
-    All members make the calls of a backward pass in the same order, and wait for
-    nothing else in it: so a call can be made at once there, though its caller would
-    wait for it later.
-    """
-    return torch._C._current_graph_task_id() != -1
-
-
 def op_of(opts: Any, op: Any) -> Any:
     """Return the reduction that the caller chose; a sum by default.
 
@@ -242,17 +185,3 @@ def op_of(opts: Any, op: Any) -> Any:
     if op is not None:
         return op
     return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
-
-
-def is_asynchronous(opts: Any) -> bool:
-    """Return whether a call is to return before it is over."""
-    return bool(getattr(opts, "asyncOp", True))
-
-
-def as_real(tensor: Tensor) -> Tensor:
-    """Return a complex tensor's memory as real numbers, and others as they are."""
-    if tensor.is_conj():
-        raise InvalidArgumentError(
-            "popdist: the tensor is a conjugate view. Call resolve_conj() first."
-        )
-    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor

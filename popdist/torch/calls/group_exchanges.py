@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from popdist.engine.calls.collective import run_step
-from popdist.torch import tensors
+from popdist.engine.spec.operations import Operation
 from popdist.torch.calls.arguments import (
     check_alike,
     check_not_empty,
@@ -23,6 +22,7 @@ from popdist.torch.calls.arguments import (
 )
 from popdist.torch.calls.group_calls import ProcessGroupCalls, Tensors
 from popdist.torch.calls.untraced import untraced
+from popdist.torch.tensor_rows import TORCH, flat_bytes, parts_of, plain, readable
 
 
 @untraced
@@ -31,35 +31,30 @@ class ExchangeCalls(ProcessGroupCalls):
 
     def broadcast(
         self,
-        tensors_: Tensors,
+        tensors: Tensors,
         opts: Any = None,
         timeout: timedelta | None = None,
         *,
         root: int = 0,
     ) -> Any:
         """Overwrite tensors with the root's."""
-        made = self._in_core.broadcast(tensors_, opts)
+        made = self._in_core.broadcast(tensors, opts)
         if made is not None:
-            return self._work_in_core("broadcast", made, tensors_)
-        own = listed(tensors_)
+            return self._work_in_core("broadcast", made, tensors)
+        own = listed(tensors)
         root = self._root("broadcast", opts, root)
         index = getattr(opts, "rootTensor", 0)
         if index not in range(len(own)):
             refuse("broadcast", f"invalid root tensor: {index} of {len(own)}.")
-        source = own[index]
-        check_alike("broadcast", own, source)
-        copies = [tensor for tensor in own if tensor is not source]
-        written = copies if self._group.rank == root else own
-        if not copies:
-            call = partial(tensors.broadcast, self._group, own, root)
-            return self._call(call, own, opts, timeout, written=written)
-
-        def steps() -> None:
-            run_step(tensors.broadcast, self._group, [source], root)
-            for tensor in copies:
-                tensor.detach().copy_(source)
-
-        return self._steps("broadcast", steps, own, opts, timeout, written=written)
+        check_alike("broadcast", own, own[index])
+        source, written = None, own
+        if self._group.rank == root:
+            source, written = own[index], [one for one in own if one is not own[index]]
+        targets = list(map(plain, written))
+        action = partial(self._carrier.broadcast, source, targets, root)
+        read = own if source is not None else ()
+        call = "broadcast", action, own, opts, timeout
+        return self._call(*call, read=read, written=written)
 
     def allgather(
         self,
@@ -79,20 +74,21 @@ class ExchangeCalls(ProcessGroupCalls):
                 f"{len(own)} and {len(outputs)}.",
             )
         self._check_outputs(outputs, own)
-        if len(own) == 1:
-            call = partial(tensors.all_gather, self._group, own[0], outputs[0])
-            return self._call(call, outputs[0], opts, timeout)
 
-        def steps() -> None:
-            stack = torch.stack([tensor.detach() for tensor in own])
-            size = self._group.size
-            whole = torch.empty((size, *stack.shape), dtype=stack.dtype)
-            run_step(tensors.all_gather, self._group, stack, whole)
-            for out in outputs:
-                for tensor, part in zip(out, whole.flatten(0, 1), strict=True):
-                    tensor.detach().copy_(part)
+        def action() -> None:
+            source = own[0] if len(own) == 1 else torch.stack(own)
+            first, *others = outputs
+            # Sizes may differ between members.
+            ends = range(len(own), len(first) + 1, len(own))
+            parts = [first[end - len(own) : end] for end in ends]
+            lengths = [sum(tensor.nbytes for tensor in part) for part in parts]
+            self._carrier.gather(source, first, lengths, -1)
+            for out in others:
+                for tensor, gathered in zip(out, first, strict=True):
+                    TORCH.copy(gathered, tensor)
 
-        return self._steps("all_gather", steps, outputs, opts, timeout, read=own)
+        result = outputs[0] if len(own) == 1 else outputs
+        return self._call("all_gather", action, result, opts, timeout, read=own)
 
     def _check_outputs(
         self, outputs: Sequence[Sequence[Tensor]], own: Sequence[Tensor]
@@ -108,7 +104,6 @@ class ExchangeCalls(ProcessGroupCalls):
                     f"invalid output tensor list at index {index}: {len(out)} tensors "
                     f"for {length}.",
                 )
-            # Sizes may differ between members.
             check_types("allgather", out, own[0])
             check_alike("allgather", out[begin : begin + len(own)], own[0])
             check_repeated("allgather", out)
@@ -130,10 +125,8 @@ class ExchangeCalls(ProcessGroupCalls):
             return self._work_in_core("all_gather", made, outputs)
         phrase = "output tensor size must be equal to world_size times input tensor"
         check_parts("all_gather", outputs, inputs, self._group.size, f"{phrase} size")
-        if len(outputs) == 1:
-            call = partial(tensors.all_gather, self._group, inputs[0], outputs[0])
-            return self._call(call, list(outputs), opts)
-        return self._gather_each(inputs, outputs, list(outputs), opts)
+        each = [[output] for output in outputs]
+        return self._gather_each(inputs, each, list(outputs), opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -163,17 +156,18 @@ class ExchangeCalls(ProcessGroupCalls):
     def _gather_each(
         self,
         inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor | Sequence[Tensor]],
+        outputs: Sequence[Sequence[Tensor]],
         result: Any,
         opts: Any,
     ) -> Any:
         """Gather one tensor after the other, in one call."""
 
-        def steps() -> None:
-            for tensor, output in zip(inputs, outputs, strict=True):
-                run_step(tensors.all_gather, self._group, tensor, output)
+        def action() -> None:
+            for tensor, targets in zip(inputs, outputs, strict=True):
+                lengths = [tensor.nbytes] * self._group.size
+                self._carrier.gather(tensor, targets, lengths, -1)
 
-        return self._steps("all_gather", steps, result, opts, read=inputs)
+        return self._call("all_gather", action, result, opts, read=inputs)
 
     def gather(
         self,
@@ -188,8 +182,9 @@ class ExchangeCalls(ProcessGroupCalls):
         root = self._root("gather", opts, root)
         own = single("gather", listed(inputs), "input tensor list")
         out = self._list_of_root("gather", "output", lists_of(outputs), root, own)
-        call = partial(tensors.gather, self._group, own, out, root)
-        return self._call(call, [] if out is None else out, opts, timeout)
+        lengths = [own.nbytes] * self._group.size
+        action = partial(self._carrier.gather, own, out, lengths, root)
+        return self._call("gather", action, out, opts, timeout, read=own)
 
     def scatter(
         self,
@@ -204,8 +199,14 @@ class ExchangeCalls(ProcessGroupCalls):
         root = self._root("scatter", opts, root)
         own = single("scatter", listed(outputs), "output tensor list")
         parts = self._list_of_root("scatter", "input", lists_of(inputs), root, own)
-        call = partial(tensors.scatter, self._group, parts, own, root)
-        return self._call(call, [own], opts, timeout)
+
+        def action() -> None:
+            rows = [readable(part).view(-1) for part in parts]
+            lengths = [own.nbytes] * self._group.size
+            source = torch.cat(rows) if rows else None
+            self._carrier.scatter(source, [own], lengths, root)
+
+        return self._call("scatter", action, [own], opts, timeout, read=parts)
 
     def _list_of_root(
         self,
@@ -214,15 +215,15 @@ class ExchangeCalls(ProcessGroupCalls):
         lists: Sequence[Sequence[Tensor]],
         root: int,
         own: Tensor,
-    ) -> Sequence[Tensor] | None:
+    ) -> Sequence[Tensor]:
         """Return the root's list, which has a tensor like `own` for each member.
 
-        Returns None on the other members, which must have none.
+        Returns an empty one on the other members, which must have none.
         """
         if self._group.rank != root:
             if lists:
                 refuse(call, f"requires empty {kind} on non-root.")
-            return None
+            return []
         size, parts = self._group.size, single(call, lists, f"{kind} list")
         if len(parts) != size:
             refuse(
@@ -248,13 +249,21 @@ class ExchangeCalls(ProcessGroupCalls):
         check_types("alltoall", [output], input_)
         out_lengths = self._lengths(output, output_sizes)
         lengths = self._lengths(input_, input_sizes)
-        if output_sizes or input_sizes:
-            parts = torch.split(input_.detach(), lengths)
-            outs = torch.split(output.detach(), out_lengths)
-            call = partial(tensors.all_to_all_parts, self._group, parts, outs)
-        else:
-            call = partial(tensors.all_to_all, self._group, input_, output)
-        return self._call(call, [output], opts, timeout)
+        has_sizes = output_sizes or input_sizes
+        if not has_sizes and output.numel() != input_.numel():
+            sizes = f"{input_.numel()} and {output.numel()} elements"
+            refuse("alltoall", f"Tensors are not equal in size or data type: {sizes}.")
+
+        def action() -> None:
+            if has_sizes:
+                parts = torch.split(input_.detach(), lengths)
+                self._exchange_parts(parts, torch.split(output.detach(), out_lengths))
+            else:
+                sent = parts_of(readable(input_), self._group.size)
+                self._carrier.all_to_all(sent, [output])
+
+        call = "all_to_all", action, [output], opts, timeout
+        return self._call(*call, read=input_)
 
     alltoall_base = all_to_all_single
 
@@ -298,5 +307,27 @@ class ExchangeCalls(ProcessGroupCalls):
                 f"lists of {len(outputs)} outputs and {len(inputs)} inputs "
                 f"are given, but there are {size} members.",
             )
-        call = partial(tensors.all_to_all_parts, self._group, inputs, outputs)
-        return self._call(call, list(outputs), opts, timeout)
+        action = partial(self._exchange_parts, inputs, outputs)
+        call = "all_to_all", action, list(outputs), opts, timeout
+        return self._call(*call, read=inputs)
+
+    def _exchange_parts(self, parts: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
+        """Exchange parts of any sizes: each member tells the sizes of its own first."""
+        size, own_sizes = self._group.size, [[part.nbytes for part in parts]]
+        call = own_sizes, [1] * size, Operation.ALL_TO_ALL
+        sizes = self._carrier.exchange_numbers(*call)
+        for i, out in enumerate(outs):
+            if out.nbytes != sizes[i, self._group.rank]:
+                raise ValueError(
+                    f"out has {out.nbytes} bytes for what member {i} sends, but it "
+                    f"sends {sizes[i, self._group.rank]}."
+                )
+        # Elements of the largest dtypes have 16 bytes.
+        pitch = -(-int(sizes.max()) // 16) * 16
+        sent = torch.empty((size, pitch), dtype=torch.uint8)
+        for row, part in zip(sent, parts, strict=True):
+            row[: part.nbytes] = flat_bytes(readable(part))
+        received = torch.empty_like(sent)
+        self._carrier.all_to_all(parts_of(sent, size), [received])
+        for out, row in zip(outs, received, strict=True):
+            TORCH.copy_bytes(row, 0, out)

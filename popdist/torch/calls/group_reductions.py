@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from popdist.engine.calls.collective import run_step
-from popdist.engine.group import Group
-from popdist.torch import tensors
+from popdist.engine.calls.array_transport import ArrayTransport
 from popdist.torch.calls.arguments import (
     check_alike,
     check_dense,
@@ -21,19 +19,18 @@ from popdist.torch.calls.arguments import (
     refuse,
     single,
 )
-from popdist.torch.calls.group_calls import (
-    ProcessGroupCalls,
-    Tensors,
-    as_real,
-    op_of,
-)
+from popdist.torch.calls.group_calls import ProcessGroupCalls, Tensors, op_of
 from popdist.torch.calls.reduce_ops import (
+    ENGINE_OPS,
+    as_real,
+    check_reduction,
     check_sparse,
-    engine_op,
-    reduce_otherwise,
+    kind_of,
+    reduce_each,
     reduce_sparse,
 )
 from popdist.torch.calls.untraced import untraced
+from popdist.torch.tensor_rows import TORCH
 
 
 @untraced
@@ -42,31 +39,28 @@ class ReductionCalls(ProcessGroupCalls):
 
     def allreduce(
         self,
-        tensors_: Tensors,
+        tensors: Tensors,
         opts: Any = None,
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> Any:
         """Reduce tensors over all members; several, as if each had a member."""
-        made = self._in_core.all_reduce(tensors_, opts)
+        made = self._in_core.all_reduce(tensors, opts)
         if made is not None:
-            return self._work_in_core("all_reduce", made, tensors_)
+            return self._work_in_core("all_reduce", made, tensors)
         op = op_of(opts, op)
-        own = listed(tensors_)
+        own = listed(tensors)
         check_not_empty("allreduce", own)
         check_alike("allreduce", own, own[0])
-        if own[0].layout is torch.strided:
-            return self._all_reduce(own, op, opts, timeout, as_one=True)
-        check_sparse(op, own[0])
+        if own[0].layout is not torch.strided:
+            check_sparse(op, own[0])
+            action = partial(reduce_sparse, self._carrier, self._group.size, own)
+            return self._call("all_reduce", action, own, opts, timeout, written=())
+        return self._all_reduce(own, op, opts, timeout, as_one=True)
 
-        def steps() -> None:
-            reduce_sparse(self._group, own)
-
-        return self._steps("all_reduce", steps, own, opts, timeout, written=())
-
-    def allreduce_coalesced(self, tensors_: Tensors, opts: Any = None) -> Any:
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
         """Reduce each of several tensors over all members."""
-        own = listed(tensors_)
+        own = listed(tensors)
         check_dense("allreduce_coalesced", own)
         return self._all_reduce(own, op_of(opts, None), opts)
 
@@ -83,25 +77,19 @@ class ReductionCalls(ProcessGroupCalls):
         Args:
             as_one: Reduce all of them to one result, as if each had a member.
         """
-        name = engine_op(op, own[0].dtype)
+        check_reduction(op, own[0].dtype)
         parts = [as_real(tensor) for tensor in own]
-        if name is None:
-
-            def steps() -> None:
-                for part in parts:
-                    reduce_otherwise(self._group, part, op)
-
-            return self._steps("all_reduce", steps, own, opts, timeout)
-        if as_one and len(parts) > 1:
-            view = self._view(len(parts))
-            call = partial(tensors.all_reduce, view, [parts], name)
-        else:
-            call = partial(tensors.all_reduce, self._group, parts, name)
-        return self._call(call, own, opts, timeout)
+        action = partial(reduce_each, self._carrier, self._group.size, parts, op)
+        if as_one and len(own) > 1 and kind_of(op) in ENGINE_OPS:
+            view = self._group.transport.view([len(own)] * self._group.size)
+            carrier = ArrayTransport(view, TORCH, 0)
+            call = [(parts, parts)], ENGINE_OPS[kind_of(op)]
+            action = partial(carrier.all_reduce, *call)
+        return self._call("all_reduce", action, own, opts, timeout)
 
     def reduce(
         self,
-        tensors_: Tensors,
+        tensors: Tensors,
         opts: Any = None,
         op: Any = None,
         timeout: timedelta | None = None,
@@ -110,24 +98,24 @@ class ReductionCalls(ProcessGroupCalls):
     ) -> Any:
         """Reduce a tensor where the root is."""
         root = self._root("reduce", opts, root)
-        own = listed(tensors_)
+        own = listed(tensors)
         part = as_real(single("reduce", own, "tensor list"))
         op = op_of(opts, op)
-        name = engine_op(op, own[0].dtype)
-        written = own if self._group.rank == root else ()
-        if name is not None:
-            call = partial(tensors.reduce, self._group, part, name, root)
-            return self._call(call, own, opts, timeout, written=written)
+        check_reduction(op, own[0].dtype)
+        is_root = self._group.rank == root
 
-        def steps() -> None:
+        def action() -> None:
+            reduction = ENGINE_OPS.get(kind_of(op))
+            if reduction is not None:
+                self._carrier.reduce([part], part, reduction, root)
+                return
             total = part.clone()
-            reduce_otherwise(self._group, total, op)
-            if self._group.rank == root:
+            reduce_each(self._carrier, self._group.size, [total], op)
+            if is_root:
                 part.detach().copy_(total)
 
-        return self._steps(
-            "reduce", steps, own, opts, timeout, read=own, written=written
-        )
+        call = "reduce", action, own, opts, timeout
+        return self._call(*call, read=own, written=own if is_root else ())
 
     def reduce_scatter(
         self,
@@ -148,25 +136,21 @@ class ReductionCalls(ProcessGroupCalls):
             )
         check_alike("reduce_scatter", [out], parts[self._group.rank])
         op = op_of(opts, op)
-        name = engine_op(op, out.dtype)
+        check_reduction(op, out.dtype)
 
-        def steps() -> None:
-            group = self._group
+        def action() -> None:
             real = [as_real(part.detach()) for part in parts]
             if all(part.shape == out.shape for part in parts):
-                _scatter_reduction(group, torch.stack(real), out, op, name)
+                self._scatter_reduction(torch.stack(real), out, op)
                 return
             whole = torch.cat([part.reshape(-1) for part in real])
-            if name is None:
-                reduce_otherwise(group, whole, op)
-            else:
-                run_step(tensors.all_reduce, group, [whole], name)
-            own = torch.split(whole, [part.numel() for part in real])[group.rank]
-            as_real(out.detach()).copy_(own.view_as(real[group.rank]))
+            reduce_each(self._carrier, self._group.size, [whole], op)
+            rank = self._group.rank
+            own = torch.split(whole, [part.numel() for part in real])[rank]
+            as_real(out.detach()).copy_(own.view_as(real[rank]))
 
-        return self._steps(
-            "reduce_scatter", steps, [out], opts, timeout, read=list(parts)
-        )
+        call = "reduce_scatter", action, [out], opts, timeout
+        return self._call(*call, read=list(parts))
 
     def reduce_scatter_single(
         self, output: Tensor, input_: Tensor, opts: Any = None
@@ -186,31 +170,25 @@ class ReductionCalls(ProcessGroupCalls):
         phrase = "input tensor must be the same size as output size times world size"
         check_parts("reduce_scatter", inputs, outputs, self._group.size, phrase)
         op = op_of(opts, None)
-        names = [engine_op(op, output.dtype) for output in outputs]
+        for output in outputs:
+            check_reduction(op, output.dtype)
 
-        def steps() -> None:
-            for output, input_, name in zip(outputs, inputs, names, strict=True):
-                _scatter_reduction(self._group, as_real(input_), output, op, name)
+        def action() -> None:
+            for output, input_ in zip(outputs, inputs, strict=True):
+                self._scatter_reduction(as_real(input_), output, op)
 
-        return self._steps(
-            "reduce_scatter", steps, list(outputs), opts, read=list(inputs)
-        )
+        call = "reduce_scatter", action, list(outputs), opts
+        return self._call(*call, read=list(inputs))
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-
-def _scatter_reduction(
-    group: Group, whole: Tensor, output: Tensor, op: Any, name: str | None
-) -> None:
-    """Reduce a tensor of as many equal parts as there are members to this one's part.
-
-    Args:
-        name: The engine's name of the reduction; None if the engine does not have it.
-    """
-    if name is not None:
-        run_step(tensors.reduce_scatter, group, whole, as_real(output), name)
-        return
-    parts = whole.detach().reshape(group.size, -1).clone()
-    reduce_otherwise(group, parts, op)
-    part = as_real(output.detach())
-    part.copy_(parts[group.rank].view(part.shape))
+    def _scatter_reduction(self, whole: Tensor, output: Tensor, op: Any) -> None:
+        """Reduce a tensor of as many equal parts as there are members to one part."""
+        reduction = ENGINE_OPS.get(kind_of(op))
+        if reduction is not None:
+            self._carrier.reduce_scatter([whole], [as_real(output)], reduction)
+            return
+        parts = whole.detach().reshape(self._group.size, -1).clone()
+        reduce_each(self._carrier, self._group.size, [parts], op)
+        part = as_real(output.detach())
+        part.copy_(parts[self._group.rank].view(part.shape))

@@ -4,6 +4,7 @@ These are calls on one dense CPU tensor, or on a dense source and a dense target
 small tensors the Python code takes longer than the exchange.
 """
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,20 +14,18 @@ from torch import Tensor
 
 from popdist.engine import _core
 from popdist.engine.group import Group
-from popdist.engine.spec.dtypes import REDUCTIONS
 from popdist.torch.calls.reduce_ops import ENGINE_OPS
 from popdist.torch.calls.work import DONE
 
 # Any, because torch declares no types for these.
 _Tensor: Any = Tensor
 _autograd: Any = torch.autograd
+is_profiled: Callable[[], bool] = _autograd._profiler_enabled
 
 
 def _reductions() -> bytes:
     """Return the engine's codes of torch's reductions, by the hashes of these."""
-    codes = {
-        hash(dist.ReduceOp(kind)): REDUCTIONS[name] for kind, name in ENGINE_OPS.items()
-    }
+    codes = {hash(dist.ReduceOp(kind)): code for kind, code in ENGINE_OPS.items()}
     return bytes(codes.get(number, 0xFF) for number in range(max(codes) + 1))
 
 
@@ -35,7 +34,7 @@ _TORCH = (
     getattr(_Tensor, "__dlpack_c_exchange_api__", None),
     Tensor,
     _Tensor.is_neg,
-    _autograd._profiler_enabled,
+    is_profiled,
     torch._C._current_graph_task_id,
     _reductions(),
     timedelta(),

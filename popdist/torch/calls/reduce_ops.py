@@ -1,4 +1,4 @@
-"""torch.distributed's reductions, as the engine's or as calculations of ours."""
+"""torch.distributed's reductions: the engine's, and calculations of ours."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from popdist.engine.calls.collective import run_step
-from popdist.engine.group import Group
-from popdist.torch import tensors
+from popdist.engine.calls.array_transport import ArrayTransport, header_of
+from popdist.engine.spec.dtypes import REDUCTIONS
+from popdist.engine.spec.operations import Operation
 from popdist.torch.calls.work import InvalidArgumentError
-from popdist.torch.tensors.tensor_rows import CODES
+from popdist.torch.tensor_rows import CODES, TORCH, readable
 
 # A reduction: its kind, as torch numbers it, and the factor of PREMUL_SUM.
 _Kind = Any
@@ -19,12 +19,12 @@ _Kind = Any
 _OPS: Any = dist.ReduceOp
 _Calculation = Callable[[Tensor, Tensor], Tensor]
 
-ENGINE_OPS: dict[_Kind, str] = {
-    _OPS.SUM: "sum",
-    _OPS.AVG: "mean",
-    _OPS.PRODUCT: "prod",
-    _OPS.MIN: "min",
-    _OPS.MAX: "max",
+ENGINE_OPS: dict[_Kind, int] = {
+    _OPS.SUM: REDUCTIONS["sum"],
+    _OPS.AVG: REDUCTIONS["mean"],
+    _OPS.PRODUCT: REDUCTIONS["prod"],
+    _OPS.MIN: REDUCTIONS["min"],
+    _OPS.MAX: REDUCTIONS["max"],
 }
 _BITWISE: dict[_Kind, _Calculation] = {
     _OPS.BAND: torch.bitwise_and,
@@ -34,22 +34,26 @@ _BITWISE: dict[_Kind, _Calculation] = {
 # A complex number is reduced as two real ones.
 _FOR_COMPLEX = _OPS.SUM, _OPS.AVG, _OPS.PREMUL_SUM
 # How many bytes of each member go at once where all of them are gathered.
-_PIECE_BYTES = 1 << 20
+_GATHERED_BYTES = 1 << 20
 
 
-def engine_op(op: Any, dtype: torch.dtype) -> str | None:
-    """Return the engine's name of a reduction, None if it has no such one.
+def kind_of(op: Any) -> _Kind:
+    """Return the kind of a reduction."""
+    return getattr(op, "op", op)
+
+
+def check_reduction(op: Any, dtype: torch.dtype) -> None:
+    """Check that tensors of a dtype can be reduced in this way.
 
     Raises:
-        InvalidArgumentError: Tensors of this dtype cannot be reduced so.
+        InvalidArgumentError: They cannot.
     """
-    kind = getattr(op, "op", op)
-    name = ENGINE_OPS.get(kind)
-    if name == "mean" and dtype is torch.bool:
+    kind = kind_of(op)
+    if kind == _OPS.AVG and dtype is torch.bool:
         raise InvalidArgumentError(
             "popdist: AVG of torch.bool would not be a bool. Convert the tensor first."
         )
-    if name is None and kind in _BITWISE and dtype.is_floating_point:
+    if kind in _BITWISE and dtype.is_floating_point:
         raise InvalidArgumentError(
             f"popdist: {kind.name} is for integers and bools, but the tensor is "
             f"{dtype}."
@@ -66,11 +70,10 @@ def engine_op(op: Any, dtype: torch.dtype) -> str | None:
         )
     if kind == _OPS.PREMUL_SUM:
         _check_factor(_factor_of(op), dtype)
-    elif name is None and kind not in _BITWISE:
+    elif kind not in ENGINE_OPS and kind not in _BITWISE:
         raise InvalidArgumentError(
             f"popdist: {kind} is not a reduction of this backend."
         )
-    return name
 
 
 def _factor_of(op: Any) -> Any:
@@ -108,36 +111,54 @@ def check_sparse(op: Any, tensor: Tensor) -> None:
         )
 
 
-def reduce_otherwise(group: Group, tensor: Tensor, op: Any) -> None:
-    """All-reduce a tensor in place, by a reduction that the engine does not have."""
-    kind = getattr(op, "op", op)
-    if kind == _OPS.PREMUL_SUM:
-        tensor.detach().mul_(_factor_of(op))
-        run_step(tensors.all_reduce, group, [tensor], "sum")
+def reduce_each(
+    carrier: ArrayTransport[Tensor], size: int, tensors: Sequence[Tensor], op: Any
+) -> None:
+    """All-reduce each tensor in place, in a group of so many members."""
+    kind = kind_of(op)
+    if kind in _BITWISE:
+        for tensor in tensors:
+            _reduce_bits(carrier, size, tensor, _BITWISE[kind])
         return
-    calculate = _BITWISE[kind]
+    if kind == _OPS.PREMUL_SUM:
+        kind = _OPS.SUM
+        for tensor in tensors:
+            tensor.detach().mul_(_factor_of(op))
+    rows = [[tensor] for tensor in tensors]
+    carrier.all_reduce(list(zip(rows, rows, strict=True)), ENGINE_OPS[kind])
+
+
+def _reduce_bits(
+    carrier: ArrayTransport[Tensor], size: int, tensor: Tensor, calculate: _Calculation
+) -> None:
     whole = tensor.detach().contiguous()
-    flat = whole.view(-1)
-    piece = max(1, _PIECE_BYTES // tensor.element_size())
-    for begin in range(0, flat.numel(), piece):
-        part = flat[begin : begin + piece]
-        gathered = torch.empty((group.size, part.numel()), dtype=part.dtype)
-        run_step(tensors.all_gather, group, part, gathered)
+    step = max(1, _GATHERED_BYTES // tensor.element_size())
+    for own in torch.split(whole.view(-1), step):
+        gathered = torch.empty((size, own.numel()), dtype=own.dtype)
+        carrier.gather(own, [gathered], [own.nbytes] * size, -1)
         total = gathered[0]
         for other in gathered[1:]:
             total = calculate(total, other)
-        part.copy_(total)
+        own.copy_(total)
     if whole.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(whole)
 
 
-def reduce_sparse(group: Group, own: Sequence[Tensor]) -> None:
+def reduce_sparse(
+    carrier: ArrayTransport[Tensor], size: int, own: Sequence[Tensor]
+) -> None:
     """Add up sparse tensors of all members, and write the sum to each of them."""
     local = own[0].coalesce()
     for other in own[1:]:
         local = (local + other).coalesce()
-    indices = run_step(tensors.all_gather_varied, group, local.indices())
-    values = run_step(tensors.all_gather_varied, group, local.values())
+
+    # Any: all members get a result.
+    def gathered(tensor: Tensor) -> Any:
+        headers, counts = [header_of(TORCH, tensor)], [1] * size
+        call = Operation.ALL_GATHER, [readable(tensor)], headers, counts, None
+        return carrier.gather_described(*call)
+
+    indices, values = gathered(local.indices()), gathered(local.values())
     total = torch.sparse_coo_tensor(
         torch.cat(indices, 1), torch.cat(values), local.shape, check_invariants=True
     ).coalesce()
@@ -145,3 +166,12 @@ def reduce_sparse(group: Group, own: Sequence[Tensor]) -> None:
     with torch.no_grad():
         for tensor in own:
             tensor.copy_(total)
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """Return a complex tensor's memory as real numbers, and others as they are."""
+    if tensor.is_conj():
+        raise InvalidArgumentError(
+            "popdist: the tensor is a conjugate view. Call resolve_conj() first."
+        )
+    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor

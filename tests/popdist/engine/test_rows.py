@@ -16,7 +16,7 @@ from popdist.engine.rows import (
     destination_of,
     pairs_of,
 )
-from popdist.torch.tensors.tensor_rows import TORCH
+from popdist.torch.tensor_rows import TORCH
 from tests.popdist.engine.samples import Array
 
 Arrays = list[Array]

@@ -105,13 +105,13 @@ def test_an_unknown_dtype_accumulates_in_none() -> None:
     ("name", "code"), [("sum", 0), ("min", 1), ("max", 2), ("prod", 3), ("mean", 4)]
 )
 def test_every_reduction_has_its_code(name: str, code: int) -> None:
-    assert dtypes.reduction_code_of(name, np.dtype("float32")) == code
+    assert dtypes.reduction_code_of(name, dtypes.DTYPES["float32"]) == code
     assert dtypes.reduction_name_of(code) == name
 
 
 def test_an_unknown_reduction_is_refused() -> None:
     with pytest.raises(ValueError, match="reduction is 'average'") as refusal:
-        dtypes.reduction_code_of("average", np.dtype("float32"))
+        dtypes.reduction_code_of("average", 0)
 
     assert str(refusal.value) == (
         "The reduction is 'average', but must be sum, min, max, prod, mean."
@@ -120,17 +120,12 @@ def test_an_unknown_reduction_is_refused() -> None:
 
 def test_the_mean_of_bool_is_refused() -> None:
     with pytest.raises(TypeError) as refusal:
-        dtypes.reduction_code_of("mean", np.dtype("bool"))
+        dtypes.reduction_code_of("mean", dtypes.DTYPES["bool"])
 
     assert str(refusal.value) == (
         "The mean of bool would not be a bool, so the engine makes none. Ask for sum, "
-        "min, max or prod, or convert the array with astype first."
+        "min, max or prod, or convert the array first."
     )
-
-
-def test_a_reduction_of_an_unknown_dtype_is_refused() -> None:
-    with pytest.raises(TypeError, match="dtype is object"):
-        dtypes.reduction_code_of("sum", np.dtype("object"))
 
 
 def test_bfloat16_is_known_without_importing_a_package_for_it() -> None:

@@ -73,6 +73,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
             lambda: dist.all_to_all_single(torch.ones(2, 3).t(), torch.ones(3, 2)),
             "Tensors must be contiguous",
         ),
+        (
+            lambda: dist.all_to_all_single(torch.ones(2), torch.ones(3)),
+            "not equal in size or data type: 3 and 2 elements",
+        ),
         (lambda: world().send([torch.ones(1)], 0, 0), "invalid rank: 0 is not another"),
         *(
             (call, "several of its elements share one place in memory")

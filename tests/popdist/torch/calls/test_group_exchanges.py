@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.popdist.torch.distributed import on_all, world
+from tests.popdist.torch.distributed import ends_of, on_all, world
 
 OP = dist.ReduceOp
 
@@ -142,3 +142,94 @@ def test_tensors_need_not_be_contiguous(tmp_path: Path) -> None:
         [[0, 10], [7, 3, 5, 1], [15, 11, 13, 9], [8, 8, 8, 8]],
         [[1, 11], [6, 3, 1, 4], [14, 11, 9, 12], [8, 8, 8, 8]],
     ]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool),
+        *(torch.complex64, torch.complex128, torch.float8_e5m2),
+    ],
+    ids=str,
+)
+def test_every_dtype_is_handed_on_bit_by_bit(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    def member(rank: int, size: int) -> list[str]:
+        every = [(torch.arange(6) % 2 + i).to(dtype) for i in range(size)]
+        own = every[rank]
+        whole, exchanged = torch.empty(18, dtype=dtype), torch.empty(6, dtype=dtype)
+        apart = [torch.empty(6, dtype=dtype) for _ in every]
+        world().all_gather_single(whole, own).wait()
+        world().allgather([apart], [own]).wait()
+        world().broadcast(given := own.clone(), root=2).wait()
+        world().all_to_all_single(exchanged, own).wait()
+        parts = [one[2 * rank : 2 * rank + 2] for one in every]
+        results = {
+            "all_gather_single": (whole, torch.cat(every)),
+            "allgather": (torch.cat(apart), torch.cat(every)),
+            "broadcast": (given, every[2]),
+            "all_to_all_single": (exchanged, torch.cat(parts)),
+        }
+        return [
+            name
+            for name, (result, right) in results.items()
+            if not torch.equal(result.view(torch.uint8), right.view(torch.uint8))
+        ]
+
+    assert on_all(tmp_path, 3, member) == [[]] * 3
+
+
+def test_results_may_lie_in_what_is_read(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        shifted = torch.tensor([rank, rank, -1, -1, -1])
+        dist.all_gather_into_tensor(shifted[1:], shifted[:2])
+        exchanged = torch.tensor([10 * rank, 10 * rank + 1])
+        dist.all_to_all_single(exchanged, exchanged)
+        scattered = torch.arange(4)
+        dist.reduce_scatter_tensor(scattered[1:3], scattered)
+        return shifted.tolist(), exchanged.tolist(), scattered[1:3].tolist()
+
+    assert on_all(tmp_path, 2, member) == [
+        ([rank, 0, 0, 1, 1], [rank, 10 + rank], [4 * rank, 4 * rank + 2])
+        for rank in range(2)
+    ]
+
+
+def test_several_tensors_of_a_member_are_gathered_in_each_list(
+    tmp_path: Path,
+) -> None:
+    def member(rank: int, size: int) -> Any:
+        own = [torch.tensor([10 * rank]), torch.tensor([10 * rank + 1])]
+        lists = [[torch.zeros(1).long() for _ in range(4)] for _ in own]
+        world().allgather(lists, own).wait()
+        one, two = torch.tensor([rank]), torch.tensor([rank, 7])
+        both = [[torch.zeros_like(one), torch.zeros_like(two)] for _ in range(size)]
+        world().allgather_coalesced(both, [one, two]).wait()
+        return [[tensor.tolist() for tensor in tensors] for tensors in (*lists, *both)]
+
+    gathered = [[0], [1], [10], [11]]
+    both = [[[i], [i, 7]] for i in range(2)]
+    assert on_all(tmp_path, 2, member) == [[gathered, gathered, *both]] * 2
+
+
+def test_the_root_has_several_tensors_in_a_broadcast(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> Any:
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = 1, 1
+        own = [torch.tensor([10 * rank + i]) for i in range(3)]
+        world().broadcast(own, options).wait()
+        return [tensor.item() for tensor in own]
+
+    assert on_all(tmp_path, 2, member) == [[11, 11, 11]] * 2
+
+
+def test_wrong_sizes_of_parts_end_the_call_on_all_members(tmp_path: Path) -> None:
+    def member(rank: int, size: int) -> None:
+        outs = [torch.ones(2), torch.ones(2 + rank)]
+        dist.all_to_all(outs, [torch.ones(2), torch.ones(2)])
+
+    texts = [str(ended.error) for ended in ends_of(tmp_path, 2, member, 200)]
+    assert "out has 12 bytes for what member 1 sends, but it sends 8." in texts[1]
+    assert "Instance 1 failed in all_to_all, which ended it for all" in texts[0]

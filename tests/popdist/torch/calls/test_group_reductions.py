@@ -108,9 +108,12 @@ def test_the_tensors_of_one_all_reduce_are_added_up_too(tmp_path: Path) -> None:
         # As if each of them had a member.
         pair = [torch.tensor([2.0 * rank]), torch.tensor([2.0 * rank + 1])]
         world().allreduce(pair).wait()
-        return [x.tolist() for x in pair]
+        halves = [torch.tensor([rank]), torch.tensor([8])]
+        # Other reductions than the engine's have one result for each.
+        world().allreduce(halves, OP.BOR).wait()
+        return [x.tolist() for x in (*pair, *halves)]
 
-    assert on_all(tmp_path, 3, member) == [[[15], [15]]] * 3
+    assert on_all(tmp_path, 3, member) == [[[15], [15], [3], [8]]] * 3
 
 
 def test_reduce_scatter_gives_each_member_its_part(tmp_path: Path) -> None:

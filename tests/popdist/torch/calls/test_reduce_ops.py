@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from popdist.torch.calls import reduce_ops
-from popdist.torch.calls.reduce_ops import check_sparse, engine_op
+from popdist.torch.calls.reduce_ops import check_reduction, check_sparse
 from popdist.torch.calls.work import InvalidArgumentError
 from tests.popdist.torch.distributed import PREMUL_SUM, on_all, world
 
@@ -16,21 +16,16 @@ OP: Any = dist.ReduceOp
 
 
 @pytest.mark.parametrize(
-    ("op", "dtype", "name"),
+    ("op", "dtype"),
     [
-        (OP.SUM, torch.float32, "sum"),
-        (OP(OP.AVG), torch.complex64, "mean"),
-        (OP.PRODUCT, torch.bfloat16, "prod"),
-        (OP.MIN, torch.uint8, "min"),
-        (OP.MAX, torch.bool, "max"),
-        (OP.BXOR, torch.int16, None),
-        (PREMUL_SUM(0.5), torch.float16, None),
+        (OP(OP.AVG), torch.complex64),
+        (OP.MAX, torch.bool),
+        (OP.BXOR, torch.int16),
+        (PREMUL_SUM(0.5), torch.float16),
     ],
 )
-def test_reductions_have_the_engines_names(
-    op: Any, dtype: torch.dtype, name: str | None
-) -> None:
-    assert engine_op(op, dtype) == name
+def test_tensors_that_can_be_reduced_are_taken(op: Any, dtype: torch.dtype) -> None:
+    check_reduction(op, dtype)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +43,7 @@ def test_tensors_that_cannot_be_reduced_are_refused(
     op: Any, dtype: torch.dtype, text: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=text):
-        engine_op(op, dtype)
+        check_reduction(op, dtype)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
@@ -71,7 +66,7 @@ def test_sparse_tensors_that_cannot_be_added_up_are_refused(
 def test_bits_are_reduced_in_pieces_and_where_they_lie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reduce_ops, "_PIECE_BYTES", 16)
+    monkeypatch.setattr(reduce_ops, "_GATHERED_BYTES", 16)
 
     def member(rank: int, size: int) -> Any:
         whole = torch.arange(10).view(5, 2)

@@ -5,7 +5,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from popdist.torch.tensors.tensor_rows import TORCH, check
+from popdist.torch.tensor_rows import TORCH, check
 
 from ...common.calls.library import TensorLibrary
 from ...common.calls.submission import TensorCalls

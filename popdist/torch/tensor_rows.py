@@ -7,11 +7,9 @@ from math import prod
 import torch
 from torch import Tensor
 
+from popdist.engine.group import Group
 from popdist.engine.rows import BYTES, Extent, Framework, Rows
 from popdist.engine.spec.dtypes import DTYPES, item_bytes_of
-
-# One array of a call: a tensor, or one for each local replica.
-TensorArray = Tensor | Sequence[Tensor]
 
 # The numbers of dtypes in headers are their indices here.
 _DTYPES = sorted(
@@ -82,34 +80,6 @@ def _is_expanded(tensor: Tensor) -> bool:
     return any(stride == 0 and length > 1 for length, stride in lengths)
 
 
-def local_tensors(array: TensorArray, replicas: int) -> Sequence[Tensor]:
-    """Return the tensors that an array stands for: one for each local replica.
-
-    Raises:
-        ValueError: There are more or fewer, or they are not alike.
-    """
-    tensors = (array,) if isinstance(array, Tensor) else array
-    check(*tensors)
-    if len(tensors) != replicas:
-        raise ValueError(
-            f"{len(tensors)} tensors are given, but this instance has {replicas} "
-            f"replicas in the group. Give a list of {replicas} tensors for each array."
-        )
-    first = tensors[0]
-    for tensor in tensors[1:]:
-        check_like(tensor, first)
-    return tensors
-
-
-def check_like(tensor: Tensor, other: Tensor) -> None:
-    """Raise ValueError unless two tensors have one shape and dtype."""
-    if tensor.shape != other.shape or tensor.dtype != other.dtype:
-        raise ValueError(
-            f"A tensor is {tensor.dtype} of shape {tuple(tensor.shape)}, and another "
-            f"{other.dtype} of shape {tuple(other.shape)}, but they must be alike."
-        )
-
-
 def readable(tensor: Tensor) -> Tensor:
     """Return the tensor itself if it is a row, or a copy that is one."""
     if is_row(tensor):
@@ -137,6 +107,20 @@ def parts_of(tensor: Tensor, count: int) -> Rows:
     """Return a contiguous tensor as bytes, in so many equal parts."""
     shape = count, tensor.nbytes // count
     return Rows((tensor.data_ptr(),), shape, BYTES, tensor)
+
+
+def empty_in(group: Group, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return a new tensor in the arena of a group.
+
+    all_reduce of such tensors, on all members, copies nothing in or out. Where the
+    machine does not let memory be shared so, it is an ordinary tensor.
+    """
+    nbytes = prod(shape) * dtype.itemsize
+    if not nbytes:
+        return torch.empty(tuple(shape), dtype=dtype)
+    # The tensor keeps the array, and so its place in the arena.
+    memory = torch.from_numpy(group.empty(nbytes, "uint8"))
+    return memory.view(dtype).view(tuple(shape))
 
 
 def _extent_of(tensor: Tensor) -> Extent:
