@@ -161,8 +161,8 @@ def _results(
     fitting_sizes, sentences = _fitting(arguments, comm)
     _show(comm, *sentences)
     bench = _bench(arguments, group, comm)
-    names = [peer.name for peer in bench.peers]
     for operation, dtype in product(arguments.op, arguments.dtypes):
+        names = [peer.name for peer in bench.peers_of(operation)]
         heading = table.heading(operation, dtype, comm.size, bench.placement, names)
         _show(comm, "", heading)
         # Sizes that are rounded to the same one are measured once.
@@ -191,6 +191,9 @@ def _bench(arguments: Arguments, group: Group, comm: Communicator) -> Bench:
     names = [name for name in arguments.peers if name != "none"]
     present, missing = peers.find(names, comm)
     _show(comm, *missing, *(f"{peer.name} is {peer.library}" for peer in present))
+    for peer, operation in product(present, arguments.op):
+        if operation not in peer.operations:
+            _show(comm, f"{peer.name} is left out of {operation}: it has none.")
     cpus = placement(comm)
     return Bench(
         comm=comm,

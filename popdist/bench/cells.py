@@ -11,7 +11,7 @@ from popdist.bench.communicator import Communicator, refuse
 from popdist.bench.machine_state import Probe, bandwidth, mode
 from popdist.bench.results import ENGINE, FLOOR, Result
 from popdist.bench.rounds import READ_FROM_BYTES, Lane, Samples, measure
-from popdist.bench.runners import Candidate, Engine, Floor
+from popdist.bench.runners import Candidate, Engine, Floor, Peer
 from popdist.bench.sizes import in_short
 from popdist.bench.tasks import Task, make_task
 
@@ -30,13 +30,17 @@ class Bench:
 
     comm: Communicator
     engine: Engine
-    peers: Sequence[Candidate]
+    peers: Sequence[Peer]
     probe: Probe
     placement: Sequence[str]
     seconds: float
     in_arena: bool
     reads: bool = False
     load: int = 0
+
+    def peers_of(self, operation: str) -> list[Peer]:
+        """Return the peers that have an operation."""
+        return [peer for peer in self.peers if operation in peer.operations]
 
     def cell(self, operation: str, dtype: str, nbytes: int) -> Result:
         """Measure one size. Every member must call it alike.
@@ -80,7 +84,7 @@ class Bench:
     def _peer_lanes(self, task: Task) -> tuple[list[Lane], dict[str, str]]:
         """Return the peers with right results, and an error for each other peer."""
         lanes, errors = [], {}
-        for peer in self.peers:
+        for peer in self.peers_of(task.operation):
             lane = self._lane(peer, task)
             if why := check(self.comm, lane):
                 errors[peer.name] = why

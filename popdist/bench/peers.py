@@ -16,8 +16,8 @@ import numpy as np
 
 from popdist.bench.communicator import Communicator
 from popdist.bench.inputs import Array
-from popdist.bench.runners import Run, run_each, run_pairs
-from popdist.bench.tasks import Task
+from popdist.bench.runners import Peer, Run, run_each, run_pairs
+from popdist.bench.tasks import OPERATIONS, Task
 
 _LIBRARIES = {
     "Open MPI": "openmpi",
@@ -40,6 +40,8 @@ class PeerMissingError(Exception):
 class Mpi:
     """The operations of the MPI that started the processes, through mpi4py."""
 
+    operations: Sequence[str] = OPERATIONS
+
     def __init__(self, mpi: ModuleType) -> None:
         self.library = mpi.Get_library_version().strip("\0\n ").splitlines()[0]
         self.name = name_of_mpi(self.library)
@@ -61,6 +63,8 @@ class Mpi:
 
 class TorchGroup:
     """The operations of torch.distributed in one of its process groups."""
+
+    operations: Sequence[str] = OPERATIONS
 
     def __init__(self, name: str, torch: ModuleType, group: Any = None) -> None:
         """Take a group; by default the default one."""
@@ -89,6 +93,7 @@ class DeepSpeed:
     """DeepSpeed's all_reduce through shared memory."""
 
     name = "deepspeed"
+    operations: Sequence[str] = ("all_reduce",)
 
     def __init__(self, torch: ModuleType, all_reduce: Callable[..., object]) -> None:
         self.library = f"DeepSpeed's all_reduce of torch {torch.__version__}"
@@ -96,14 +101,8 @@ class DeepSpeed:
         self._all_reduce = all_reduce
 
     def runner(self, task: Task) -> Run:
-        """Return a function that carries this task out, or raises an error."""
-        if task.operation == "all_reduce":
-            return run_each(self._all_reduce, tensors_of(self._torch, task.inputs))
-
-        def run(count: int) -> None:
-            raise NotImplementedError(f"DeepSpeed has no {task.operation}.")
-
-        return run
+        """Return a function that carries this task out."""
+        return run_each(self._all_reduce, tensors_of(self._torch, task.inputs))
 
 
 # Any, because torch is not there when types are checked.
@@ -113,9 +112,6 @@ def tensors_of(torch: ModuleType, rows: Sequence[Array]) -> list[Any]:
         return [torch.from_numpy(row) for row in rows]
     # torch does not know ml_dtypes, to which numpy's bfloat16 belongs.
     return [torch.from_numpy(row.view(np.int16)).view(torch.bfloat16) for row in rows]
-
-
-Peer = Mpi | TorchGroup | DeepSpeed
 
 
 def find(names: Sequence[str], comm: Communicator) -> tuple[list[Peer], list[str]]:

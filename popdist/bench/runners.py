@@ -25,6 +25,13 @@ class Candidate(Protocol):
         """Return a function that carries this task out and does nothing else."""
 
 
+class Peer(Candidate, Protocol):
+    """A candidate to compare the engine with."""
+
+    library: str
+    operations: Sequence[str]
+
+
 def run_pairs(call: Callable[..., object], *columns: Sequence[Any]) -> Run:
     """Return a function that calls with a pair from two columns, for each pair in turn.
 

@@ -1,5 +1,7 @@
 """A cell has the times of the peers that are right, and says what others did."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from popdist.bench.communicator import Floats
 from popdist.bench.machine_state import Probe
 from popdist.bench.rounds import Lane
 from popdist.bench.runners import Engine, Run
-from popdist.bench.tasks import Task, make_task
+from popdist.bench.tasks import OPERATIONS, Task, make_task
 from tests.popdist.bench.lone_member import LoneMember
 from tests.popdist.engine.members import group_of
 
@@ -65,8 +67,13 @@ def test_an_error_of_the_engine_ends_the_bench() -> None:
 class Peer:
     """Does to its first row what it is told."""
 
-    def __init__(self, name: str, run: Run) -> None:
+    library = "a library"
+
+    def __init__(
+        self, name: str, run: Run, operations: Sequence[str] = OPERATIONS
+    ) -> None:
         self.name = name
+        self.operations = operations
         self.run = run
 
     def runner(self, task: Task) -> Run:
@@ -110,7 +117,10 @@ def test_other_operations_are_measured_too(operation: str) -> None:
     bench = Bench(
         comm=comm,
         engine=Engine(group_of("alone", 0, 1)),
-        peers=[Peer("gloo", lambda count: None)],
+        peers=[
+            Peer("gloo", lambda count: None),
+            Peer("deepspeed", fail, ["all_reduce"]),
+        ],
         probe=Probe(comm, ["0"]),
         placement=["0"],
         seconds=1e-9,
