@@ -149,6 +149,13 @@ def row_of(framework: Framework[A], array: A, dtype: int = BYTES) -> Rows:
     return Rows((framework.address_of(row),), (count,), dtype, row)
 
 
+def shares_of(framework: Framework[A], array: A, count: int) -> Rows:
+    """Return the bytes of an array, or of a copy that is a row, as equal shares."""
+    row = framework.readable(array)
+    shape = count, row.nbytes // count
+    return Rows((framework.address_of(row),), shape, BYTES, row)
+
+
 def readable_rows(framework: Framework[A], arrays: Sequence[A]) -> Rows:
     """Return arrays, or copies that are rows, as the rows of one call."""
     rows = [framework.readable(array) for array in arrays]

@@ -103,12 +103,6 @@ def flat_bytes(tensor: Tensor) -> Tensor:
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
-def parts_of(tensor: Tensor, count: int) -> Rows:
-    """Return a contiguous tensor as bytes, in so many equal parts."""
-    shape = count, tensor.nbytes // count
-    return Rows((tensor.data_ptr(),), shape, BYTES, tensor)
-
-
 def empty_in(group: Group, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Return a new tensor in the arena of a group.
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from popdist.engine.rows import shares_of
 from popdist.engine.spec.operations import Operation
 from popdist.torch.calls.arguments import (
     check_alike,
@@ -22,7 +23,7 @@ from popdist.torch.calls.arguments import (
 )
 from popdist.torch.calls.group_calls import ProcessGroupCalls, Tensors
 from popdist.torch.calls.untraced import untraced
-from popdist.torch.tensor_rows import TORCH, flat_bytes, parts_of, plain, readable
+from popdist.torch.tensor_rows import TORCH, flat_bytes, plain, readable
 
 
 @untraced
@@ -259,7 +260,7 @@ class ExchangeCalls(ProcessGroupCalls):
                 parts = torch.split(input_.detach(), lengths)
                 self._exchange_parts(parts, torch.split(output.detach(), out_lengths))
             else:
-                sent = parts_of(readable(input_), self._group.size)
+                sent = shares_of(TORCH, input_, self._group.size)
                 self._carrier.all_to_all(sent, [output])
 
         call = "all_to_all", action, [output], opts, timeout
@@ -328,6 +329,6 @@ class ExchangeCalls(ProcessGroupCalls):
         for row, part in zip(sent, parts, strict=True):
             row[: part.nbytes] = flat_bytes(readable(part))
         received = torch.empty_like(sent)
-        self._carrier.all_to_all(parts_of(sent, size), [received])
+        self._carrier.all_to_all(shares_of(TORCH, sent, size), [received])
         for out, row in zip(outs, received, strict=True):
             TORCH.copy_bytes(row, 0, out)

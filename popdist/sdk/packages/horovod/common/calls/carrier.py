@@ -6,9 +6,10 @@ from math import prod
 from typing import Any
 
 from popdist.engine.call_table import pairs_in
-from popdist.engine.calls.array_rows import bytes_of, rows_of
+from popdist.engine.calls.array_rows import rows_of
+from popdist.engine.calls.array_transport import ArrayTransport
 from popdist.engine.group import Group
-from popdist.engine.rows import Pair, Rows
+from popdist.engine.rows import Framework, Pair, Rows, row_of, shares_of
 from popdist.engine.spec.dtypes import DTYPES
 from popdist.negotiation.agreement import Decision
 from popdist.negotiation.call_requests import Kind, Layout, Request
@@ -164,6 +165,9 @@ class Carrier:
                 ):
                     self._complete(call, dtype, target)
 
+    def _arrays(self, framework: Framework[Any]) -> ArrayTransport[Any]:
+        return ArrayTransport(self._transport, framework, 0)
+
     def _complete(self, call: TensorCall, dtype: str, target: Any) -> None:
         request = call.request
         if request.op == Average and dtype not in FLOATS:
@@ -181,10 +185,9 @@ class Carrier:
             library, own = call.library, _prescaled(call, source)
             each = library.new((self._size, *source.shape), source)
             lengths = [source.nbytes] * self._size
-            self._transport.all_gather(
-                library.bytes_of(own), library.bytes_of(each), lengths
-            )
-            library.copy(adasum([library.doubles(row) for row in each]), target)
+            self._arrays(library.framework).gather(own, [each], lengths, -1)
+            total = adasum([library.doubles(row) for row in each])
+            library.framework.copy(total, target)
             if request.postscale != 1:
                 library.scale(target, request.postscale, target)
 
@@ -193,7 +196,7 @@ class Carrier:
         own = neutral_array(ReduceOp(request.op), dtype, prod(shape))
         each = NUMPY_ARRAYS.new((self._size, own.size), own)
         lengths = [own.nbytes] * self._size
-        self._transport.all_gather(bytes_of(own), bytes_of(each), lengths)
+        self._arrays(NUMPY_ARRAYS.framework).gather(own, [each], lengths, -1)
 
     def _all_gather(self, decision: Decision, call: TensorCall) -> list[Any]:
         results = []
@@ -204,58 +207,54 @@ class Carrier:
             whole = library.new((sum(rows), *source.shape[1:]), source)
             row_bytes = prod(source.shape[1:]) * source.itemsize
             lengths = [count * row_bytes for count in rows]
-            self._transport.all_gather(
-                library.bytes_of(source), library.bytes_of(whole), lengths
-            )
+            self._arrays(library.framework).gather(source, [whole], lengths, -1)
             results.append(whole)
         return results
 
     def _broadcast(self, call: TensorCall) -> None:
+        framework = call.library.framework
         for source, target in zip(call.sources, call.targets, strict=True):
             if call.request.root == self._member and target is not source:
-                call.library.copy(source, target)
-            row = call.library.bytes_of(target)
+                framework.copy(source, target)
+            row = row_of(framework, target)
             self._transport.broadcast(row, call.request.root)
 
     def _all_to_all(self, decision: Decision, call: TensorCall) -> list[Any]:
         (source,) = call.sources
-        library = call.library
+        library, arrays = call.library, self._arrays(call.library.framework)
         matrix = [request.counts for request in decision.requests if request]
         call.received = [counts[self._member] for counts in matrix]
         whole = library.new((sum(call.received), *source.shape[1:]), source)
         row_bytes = prod(source.shape[1:]) * source.itemsize
         if len({count for counts in matrix for count in counts}) == 1:
-            sent = library.parts_of(source[: sum(matrix[0])], self._size)
-            self._transport.all_to_all(sent, library.bytes_of(whole))
+            sent = shares_of(library.framework, source[: sum(matrix[0])], self._size)
+            arrays.all_to_all(sent, [whole])
             return [whole]
         starts = accumulate(call.received, initial=0)
         for root, (start, counts) in enumerate(zip(starts, matrix, strict=False)):
             lengths = [count * row_bytes for count in counts]
             part = whole[start : start + call.received[root]]
-            sent = library.bytes_of(
-                source[: sum(counts)] if root == self._member else part
-            )
-            self._transport.scatter(sent, library.bytes_of(part), lengths, root)
+            own = source[: sum(counts)] if root == self._member else None
+            arrays.scatter(own, [part], lengths, root)
         return [whole]
 
     def _reduce_scatter(self, call: TensorCall) -> list[Any]:
         request, library = call.request, call.library
-        results = []
+        framework, results = library.framework, []
         for (dtype, _), source in zip(request.tensors, call.sources, strict=True):
             share = even_share(source.shape[0], self._member, self._size)
             code = DTYPES[dtype]
-            read = library.row_of(_prescaled(call, source), code)
+            read = row_of(framework, _prescaled(call, source), code)
             reduction = engine_reduction(ReduceOp(request.op), dtype)
             target = library.new((share.length, *source.shape[1:]), source)
             if source.shape[0] % self._size:
                 whole = library.new(source.shape, source)
-                self._transport.all_reduce(
-                    [(read, library.row_of(whole, code))], reduction
-                )
+                pair = read, row_of(framework, whole, code)
+                self._transport.all_reduce([pair], reduction)
                 part = whole[share.offset : share.offset + share.length]
-                library.copy(part, target)
+                framework.copy(part, target)
             else:
-                written = library.row_of(target, code)
+                written = row_of(framework, target, code)
                 self._transport.reduce_scatter(read, written, reduction)
             self._complete(call, dtype, target)
             results.append(target)
@@ -265,7 +264,7 @@ class Carrier:
 def _pair(call: TensorCall, index: int, shape: tuple[int, ...], code: int) -> Pair:
     """Return the rows of one tensor of a reduction, scaled if it asks for that."""
     source, target = call.sources[index], call.targets[index]
-    address_of = call.library.address_of
+    address_of = call.library.framework.address_of
     written = Rows((address_of(target),), shape, code, target)
     if call.request.prescale != 1:
         call.library.scale(source, call.request.prescale, target)

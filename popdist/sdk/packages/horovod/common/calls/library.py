@@ -6,9 +6,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from popdist.engine._core import address_of
 from popdist.engine.calls.array_rows import NUMPY, Array
-from popdist.engine.rows import BYTES, Framework, Rows
+from popdist.engine.rows import Framework
 from popdist.engine.spec.dtypes import DType
 
 # A tensor of a framework: those of numpy and torch have the same attributes (shape,
@@ -22,8 +21,6 @@ class TensorLibrary(NamedTuple, Generic[T]):
     framework: What the engine must know of them.
     check: Raises TypeError or ValueError unless it is given tensors only.
     name_of: Returns the name of a tensor's dtype.
-    address_of: Returns where the elements of a tensor lie that is in one piece.
-    copy: Copies the elements of a tensor to another one.
     new: Returns a tensor of a shape, of the dtype that another one has.
     new_like: Returns new tensors of the shapes and dtypes of others.
     scale: Multiplies a tensor, and writes the result to another one. Integers are
@@ -36,31 +33,12 @@ class TensorLibrary(NamedTuple, Generic[T]):
     framework: Framework[Any]
     check: Callable[[Sequence[Any]], None]
     name_of: Callable[[Any], str]
-    address_of: Callable[[Any], int]
-    copy: Callable[[Any, Any], None]
     new: Callable[[Sequence[int], Any], Any]
     new_like: Callable[[Sequence[Any]], list[Any]]
     scale: Callable[[Any, float, Any], None]
     divide: Callable[[Any, int], None]
     doubles: Callable[[Any], Any]
     int32: Callable[[Sequence[int]], Any]
-
-    def row_of(self, tensor: Any, code: int) -> Rows:
-        """Return the row that a tensor in one piece is.
-
-        As in torch's own groups, ranks need not agree on how many axes it has.
-        """
-        count = tensor.nbytes // tensor.itemsize
-        return Rows((self.address_of(tensor),), (count,), code, tensor)
-
-    def bytes_of(self, tensor: Any) -> Rows:
-        """Return the row that a tensor in one piece is, as bytes."""
-        return Rows((self.address_of(tensor),), (tensor.nbytes,), BYTES, tensor)
-
-    def parts_of(self, tensor: Any, count: int) -> Rows:
-        """Return a tensor in one piece as bytes, in so many equal parts."""
-        shape = count, tensor.nbytes // count
-        return Rows((self.address_of(tensor),), shape, BYTES, tensor)
 
 
 def _check_arrays(arrays: Sequence[object]) -> None:
@@ -97,8 +75,6 @@ NUMPY_ARRAYS: TensorLibrary[Array] = TensorLibrary(
     framework=NUMPY,
     check=_check_arrays,
     name_of=lambda array: _name_of_dtype(array.dtype),
-    address_of=address_of,
-    copy=lambda source, target: np.copyto(target, source),
     new=lambda shape, like: np.empty(tuple(shape), like.dtype),
     new_like=lambda arrays: [np.empty(each.shape, each.dtype) for each in arrays],
     scale=_scale_array,

@@ -280,10 +280,8 @@ class TensorCalls:
 
     def _targets_in_place(self, sources: list[Tensor]) -> list[Tensor]:
         """Return where results are written: the sources, where they do not overlap."""
-        address_of, extent_of = (
-            self._library.address_of,
-            self._library.framework.extent_of,
-        )
+        framework = self._library.framework
+        address_of, extent_of = framework.address_of, framework.extent_of
         spans = sorted([(address_of(source), source.nbytes) for source in sources])
         if all(
             begin + nbytes <= following
@@ -304,7 +302,7 @@ class TensorCalls:
         extent_of = self._library.framework.extent_of
         for tensor, result in zip(tensors, results, strict=True):
             if result is not tensor and extent_of(result) != extent_of(tensor):
-                self._library.copy(result, tensor)
+                self._library.framework.copy(result, tensor)
         return list(tensors)
 
 

@@ -27,17 +27,11 @@ def _divide(target: Tensor, divisor: int) -> None:
     target.div_(divisor, rounding_mode="trunc")
 
 
-def _copy(source: Tensor, target: Tensor) -> None:
-    target.detach().copy_(source)
-
-
 TORCH_CALLS = TensorCalls(
     TensorLibrary(
         framework=TORCH,
         check=lambda tensors: check(*tensors),
         name_of=lambda tensor: _name_of_dtype(tensor.dtype),
-        address_of=Tensor.data_ptr,
-        copy=_copy,
         new=lambda shape, like: torch.empty(tuple(shape), dtype=like.dtype),
         new_like=lambda tensors: [torch.empty_like(tensor) for tensor in tensors],
         scale=_scale,
