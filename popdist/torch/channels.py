@@ -7,11 +7,11 @@ calls. A message is a header with its tag and length, and then its bytes.
 
 import os
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
 from queue import SimpleQueue
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from popdist.errors import CollectiveAbortedError
 from popdist.session import STATE
 from popdist.torch.tensor_rows import TORCH, check, is_row
 
+T = TypeVar("T")
+
 # Receives wait as long as their Work does, not as the engine does.
 _NEVER_SECONDS = 1e9
 _DESTROYED = "The process group was destroyed."
@@ -41,21 +43,35 @@ class Message(Handle[int]):
     """
 
     def __init__(
-        self, tensor: Tensor, tag: int, stall: float, describe: Callable[[float], str]
+        self,
+        tensor: Tensor,
+        peer: int | None,
+        tag: int,
+        stall: float,
+        describe: Callable[[float], str],
     ) -> None:
         """Make a message that has yet to go through.
 
         Args:
+            peer: The other member; None for any, in a receive.
             stall: After how many seconds a wait for it is reported on stderr.
             describe: Returns that report.
         """
         super().__init__(lambda _: None)
-        self.tag = tag
+        self.peer, self.tag = peer, tag
         # The sender of a receive's tensor.
         self.source = -1
         self._tensor: Tensor | None = tensor
         self._stall, self._describe = stall, describe
         self._message_error: BaseException | None = None
+
+    def is_from(self, source: int) -> bool:
+        """Return whether a receive takes messages of this member."""
+        return self.peer in (source, None)
+
+    def matches(self, source: int, tag: int) -> bool:
+        """Return whether a receive takes a message."""
+        return self.is_from(source) and self.tag == tag
 
     @property
     def tensor(self) -> Tensor:
@@ -126,10 +142,11 @@ class Channels:
         self._changed = threading.Condition()
         # The messages for the thread of each receiver to send; it ends at None.
         self._outgoing: dict[int, SimpleQueue[Message | None]] = {}
-        # Receives from one member, and from any; messages that came before a receive.
-        self._expected: dict[int, list[Message]] = {}
-        self._any: list[Message] = []
-        self._arrived: dict[int, list[tuple[int, Tensor]]] = defaultdict(list)
+        # Members with a thread that receives from them.
+        self._sources: set[int] = set()
+        # Receives without a message; sources, tags and bytes without a receive.
+        self._waiting: list[Message] = []
+        self._arrived: list[tuple[int, int, Tensor]] = []
         # Why nothing more arrives from a member.
         self._broken: dict[int, BaseException] = {}
         self._incoming: list[Group] = []
@@ -150,21 +167,19 @@ class Channels:
         """Fill a tensor with what a member sends, or any for None, by this tag."""
         message = self._message("recv", tensor, tag, source)
         others = [i for i in range(len(self._ranks)) if i != self._rank]
-        sources = others if source is None else [source]
+        sources = set(others if source is None else [source])
         with self._changed:
             self._check_open()
-            for member in sources:
-                if member not in self._expected:
-                    self._expected[member] = []
-                    self._start(self._receive_all, member, f"popdist from {member}")
-            arrived = self._take_arrived(tag, sources)
+            for member in sources - self._sources:
+                self._sources.add(member)
+                self._start(self._receive_all, member, f"popdist from {member}")
+            arrived = _take(self._arrived, lambda one: message.matches(*one[:2]))
             errors = [self._broken[one] for one in sources if one in self._broken]
             if arrived is None and not errors:
-                waiting = self._any if source is None else self._expected[source]
-                waiting.append(message)
+                self._waiting.append(message)
                 self._changed.notify_all()
         if arrived is not None:
-            message.deliver(*arrived)
+            message.deliver(arrived[0], arrived[2])
             message.finish()
         elif errors:
             message.finish(errors[0])
@@ -178,10 +193,7 @@ class Channels:
         with self._changed:
             self._closed = True
             groups, self._incoming = self._incoming, []
-            waiting, self._any = self._any, []
-            for messages in self._expected.values():
-                waiting += messages
-                messages.clear()
+            waiting, self._waiting = self._waiting, []
             for queue in self._outgoing.values():
                 queue.put(None)
             self._changed.notify_all()
@@ -202,7 +214,7 @@ class Channels:
             f"{call} of {tensor.nbytes} bytes" if tag >= 0 else "monitored_barrier"
         )
         describe = partial(self._describe, exchange, peer)
-        return Message(tensor, tag, self._stall, describe)
+        return Message(tensor, peer, tag, self._stall, describe)
 
     def _describe(self, exchange: str, peer: int | None, waited: float) -> str:
         """Return the report of a stall."""
@@ -272,11 +284,15 @@ class Channels:
         except BaseException as error:
             with self._changed:
                 self._broken[source] = error
-            self._fail(source, error)
+                failed = [one for one in self._waiting if one.is_from(source)]
+                self._waiting = [one for one in self._waiting if one not in failed]
+            for message in failed:
+                message.finish(error)
 
     def _is_expected(self, source: int) -> bool:
+        """Wait until a receive waits for a message of a member; False at the end."""
         with self._changed:
-            while not (self._expected[source] or self._any or self._closed):
+            while not (self._closed or any(x.is_from(source) for x in self._waiting)):
                 self._changed.wait()
             return not self._closed
 
@@ -284,8 +300,12 @@ class Channels:
         self, group: Group, source: int, tag: int, nbytes: int
     ) -> Message | None:
         """Receive a message, and return the receive that waits for it, if one does."""
+
+        def is_wanted(receive: Message) -> bool:
+            return receive.matches(source, tag)
+
         with self._changed:
-            message = self._take_expected(source, tag)
+            message = _take(self._waiting, is_wanted)
         part = None if message is None else message.tensor
         if part is None or part.nbytes != nbytes or not is_row(part):
             part = torch.empty(nbytes, dtype=torch.uint8)
@@ -297,40 +317,20 @@ class Channels:
             raise
         with self._changed:
             # receive() may have been called meanwhile.
-            message = message or self._take_expected(source, tag)
+            message = message or _take(self._waiting, is_wanted)
             if message is None:
-                self._arrived[source].append((tag, part))
+                self._arrived.append((source, tag, part))
                 return None
         message.deliver(source, part)
         return message
 
-    def _take_expected(self, source: int, tag: int) -> Message | None:
-        """Take the first receive that waits for this message out of its list."""
-        for waiting in (self._expected[source], self._any):
-            for message in waiting:
-                if message.tag == tag:
-                    waiting.remove(message)
-                    return message
-        return None
 
-    def _take_arrived(
-        self, tag: int, sources: Sequence[int]
-    ) -> tuple[int, Tensor] | None:
-        """Take the first message by this tag that has arrived before its receive."""
-        for source in sources:
-            for index, (arrived_tag, part) in enumerate(self._arrived[source]):
-                if arrived_tag == tag:
-                    del self._arrived[source][index]
-                    return source, part
-        return None
-
-    def _fail(self, source: int, error: BaseException) -> None:
-        """Fail the receives from a member, and those from any."""
-        with self._changed:
-            failed = self._expected[source] + self._any
-            self._expected[source], self._any = [], []
-        for message in failed:
-            message.finish(error)
+def _take(items: list[T], is_wanted: Callable[[T], bool]) -> T | None:
+    """Take the first wanted item out of a list."""
+    for index, item in enumerate(items):
+        if is_wanted(item):
+            return items.pop(index)
+    return None
 
 
 def _send(group: Group, message: Message) -> None:

@@ -102,52 +102,34 @@ def serve_mixed_groups(own: str) -> None:
     torch has one function that makes groups, whichever of its calls asks for one.
     """
     usual = _c10d._new_process_group_helper
+    names = inspect.signature(usual).parameters
 
-    signature = inspect.signature(usual)
-
-    def make(call: inspect.BoundArguments, **changes: Any) -> Any:
-        changed = signature.bind(*call.args, **call.kwargs)
-        changed.arguments.update(
-            {name: changes[name] for name in changes if name in signature.parameters}
-        )
-        return usual(*changed.args, **changed.kwargs)
-
-    def make_first(call: inspect.BoundArguments, devices: dict[str, str]) -> Any:
-        # If popdist comes first, torch makes no other backend. The other backend's
-        # device may be missing on this machine.
-        ordered = {"cpu": own, **devices}
-        pairs = ",".join(f"{device}:{name}" for device, name in ordered.items())
-        group, store = make(call, backend=dist.Backend(pairs))
-        if type(group) is ProcessGroupPopdist:
-            _c10d._world.pg_map[group] = (call.arguments["backend"], store)
-        return group, store
+    def make(given: dict[str, Any], **changes: Any) -> Any:
+        known = {name: value for name, value in changes.items() if name in names}
+        return usual(**given | known)
 
     @wraps(usual)
     def new_process_group(*args: Any, **kwargs: Any) -> Any:
-        call = signature.bind(*args, **kwargs)
-        backend, name = (call.arguments[key] for key in ("backend", "group_name"))
-        config = _c10d.BackendConfig(backend)
+        given = inspect.signature(usual).bind(*args, **kwargs).arguments
+        config = _c10d.BackendConfig(given["backend"])
         devices = config.get_device_backend_map()
-        others = {d: b for d, b in devices.items() if d != "cpu" and _is_present(d)}
-        if devices.get("cpu") != own or set(others.values()) <= {own}:
-            if devices.get("cpu") == own and ":" in backend:
-                return make_first(call, devices)
+        if devices.get("cpu") != own or ":" not in given["backend"]:
             return usual(*args, **kwargs)
-        group, store = make(
-            call, backend=dist.Backend(own), device_id=None, backend_options=None
-        )
+        alone = {"backend": dist.Backend(own), "backend_options": None}
+        group, store = make(given, **alone, device_id=None)
         # This process is not a member, or the group existed before.
         if type(group) is not ProcessGroupPopdist:
             return group, store
-        pairs = ",".join(f"{device}:{other}" for device, other in others.items())
-        device_name = f"{name}:devices"
-        device_group, _ = make(call, backend=pairs, group_name=device_name, pg_tag=None)
-        _forget(device_group, device_name)
-        group.__class__ = MixedGroup
-        vars(group)["device_group"] = device_group
-        world = _c10d._world
-        world.pg_map[group] = (backend, store)
-        world.pg_backend_config[group] = str(config)
+        pairs = [f"{d}:{b}" for d, b in devices.items() if b != own and _is_present(d)]
+        if pairs:
+            name = f"{given['group_name']}:devices"
+            changes = {"backend": ",".join(pairs), "group_name": name, "pg_tag": None}
+            device_group, _ = make(given, **changes)
+            _forget(device_group, name)
+            group.__class__ = MixedGroup
+            vars(group)["device_group"] = device_group
+        _c10d._world.pg_map[group] = (given["backend"], store)
+        _c10d._world.pg_backend_config[group] = str(config)
         return group, store
 
     setattr(_c10d, usual.__name__, new_process_group)

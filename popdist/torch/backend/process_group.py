@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import Store
 
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.session import STATE
-from popdist.torch.backend.stored_links import StoredLinks, server_of
+from popdist.torch.backend.stored_links import root_in, server_of
 from popdist.torch.backend.stored_name import StoredName
 from popdist.torch.calls.arguments import check_exchanged, listed, refuse, single
 from popdist.torch.calls.group_calls import Tensors
@@ -66,12 +66,11 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         self._ranks = tuple(ranks) or tuple(range(size))
         numbering = (parent.rank(), parent.size()) if parent else (rank, size)
         with backend_errors():
-            job = STATE.job
-            host_index = job.place.host_index
-            if job.has_numbering(rank, size) and parent is None and server_of(store):
-                links = StoredLinks(store, rank, host_index or 0)
-                STATE.look_up_links = None if host_index is None else links.root
-            name = StoredName(store, rank)
+            job, name = STATE.job, StoredName(store, rank)
+            are_instances = job.has_numbering(*numbering)
+            host = job.place.host_index if are_instances and parent is None else None
+            if host is not None and server_of(store):
+                STATE.look_up_links = partial(root_in, store, rank, host)
             group = STATE.new_group(
                 name.chosen or name.look_up,
                 rank,
@@ -79,7 +78,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
                 timeout=timeout.total_seconds(),
                 known=_known_to(parent),
                 ended_file=job.ended_file_of(*numbering),
-                are_instances=job.has_numbering(*numbering),
+                are_instances=are_instances,
             )
         if parent is None:
             name.compare_torch(self._ranks[0], self._ranks[rank])
@@ -90,7 +89,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
             self._ranks,
             group.pidfds,
             STATE.settings.stall,
-            are_instances=job.has_numbering(*numbering),
+            are_instances=are_instances,
         )
         # How many monitored barriers this member has been in.
         self._barriers = 0
@@ -246,7 +245,4 @@ def _message_work(
     start: Callable[[], Message], tensor: Tensor, timeout: Callable[[], float]
 ) -> EngineWork:
     with backend_errors():
-        message = start()
-    work = EngineWork(message, [tensor], timeout)
-    work.message = message
-    return work
+        return EngineWork(start(), [tensor], timeout)

@@ -17,58 +17,52 @@ _ROOT, _OTHER = "popdist links", "popdist other host"
 _PAUSE = 0.02
 
 
-class StoredLinks:
-    """The address at which instance 0 listens, in the store of all instances.
+def root_in(store: Store, rank: int, host_index: int) -> TcpRoot:
+    """Return where links begin, once instance 0 has stored it.
+
+    An earlier attempt of the job may have stored another one, which this returns until
+    instance 0 has stored its own.
 
     Args:
-        store: It is served by TCP, as with torchrun and env://.
+        store: The store of all instances, served by TCP, as with torchrun and env://.
         host_index: The number of this instance's host in the job.
+
+    Raises:
+        ArenaError: The store has ended.
     """
+    try:
+        towards_store = _own_address_towards(server_of(store))
+        if rank == 0:
+            return _announce(store, towards_store)
+        if host_index:
+            store.set(_OTHER, towards_store)
+        address, port, key = json.loads(_wait_for(store, _ROOT))
+    except dist.DistError as error:
+        raise ArenaError(
+            "The store by which instances on several hosts find each other cannot "
+            f"be reached: {error}."
+        ) from error
+    return TcpRoot(address, port, bytes.fromhex(key))
 
-    def __init__(self, store: Store, rank: int, host_index: int) -> None:
-        self._store, self._rank = store, rank
-        self._is_elsewhere = host_index > 0
 
-    def root(self) -> TcpRoot:
-        """Return where links begin, once instance 0 has stored it.
+def _announce(store: Store, address: str) -> TcpRoot:
+    if address.startswith("127.") or address == "::1":
+        # The store is here. An instance elsewhere tells where the network is.
+        address = _own_address_towards(_wait_for(store, _OTHER))
+    key = secrets.token_bytes(16)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    # It stays open, so that no other process gets the port.
+    listener = socket.create_server((address, 0), family=family, backlog=1024)
+    port = listener.getsockname()[1]
+    store.set(_ROOT, json.dumps([address, port, key.hex()]))
+    return TcpRoot(address, port, key, listener)
 
-        An earlier attempt of the job may have stored another one, which this returns
-        until instance 0 has stored its own.
 
-        Raises:
-            ArenaError: The store has ended.
-        """
-        try:
-            towards_store = _own_address_towards(server_of(self._store))
-            if self._rank == 0:
-                return self._announce(towards_store)
-            if self._is_elsewhere:
-                self._store.set(_OTHER, towards_store)
-            address, port, key = json.loads(self._wait_for(_ROOT))
-        except dist.DistError as error:
-            raise ArenaError(
-                "The store by which instances on several hosts find each other cannot "
-                f"be reached: {error}."
-            ) from error
-        return TcpRoot(address, port, bytes.fromhex(key))
-
-    def _announce(self, address: str) -> TcpRoot:
-        if address.startswith("127.") or address == "::1":
-            # The store is here. An instance elsewhere tells where the network is.
-            address = _own_address_towards(self._wait_for(_OTHER))
-        key = secrets.token_bytes(16)
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        # It stays open, so that no other process gets the port.
-        listener = socket.create_server((address, 0), family=family, backlog=1024)
-        port = listener.getsockname()[1]
-        self._store.set(_ROOT, json.dumps([address, port, key.hex()]))
-        return TcpRoot(address, port, key, listener)
-
-    def _wait_for(self, key: str) -> str:
-        while not self._store.check([key]):
-            sleep(_PAUSE)
-        value: bytes = self._store.get(key)
-        return value.decode()
+def _wait_for(store: Store, key: str) -> str:
+    while not store.check([key]):
+        sleep(_PAUSE)
+    value: bytes = store.get(key)
+    return value.decode()
 
 
 def server_of(store: Store) -> str:

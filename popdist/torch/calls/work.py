@@ -53,8 +53,6 @@ class EngineWork(dist.Work):
     _handle: Handle[Any] | None = None
     _timeout: Callable[[], float] | None = None
     _future: torch.futures.Future[Any] | None = None
-    # The message of a send or a receive.
-    message: Message | None = None
 
     def __init__(
         self,
@@ -127,7 +125,7 @@ class EngineWork(dist.Work):
 
     def source_rank(self) -> int:
         """Return which member a receive from any source has got its tensor from."""
-        return -1 if self.message is None else self.message.source
+        return self._handle.source if isinstance(self._handle, Message) else -1
 
     _source_rank = source_rank
 

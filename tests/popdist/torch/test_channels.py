@@ -85,7 +85,7 @@ def test_a_thread_refers_to_no_tensor_once_its_message_is_over(
                 work: Any = dist.isend(x, 1) if rank == 0 else dist.irecv(x, 0)
                 work._result, reference = None, weakref.ref(x)
                 del x
-                work.message.add_done_callback(partial(note, reference))
+                work.handle().add_done_callback(partial(note, reference))
                 work.wait()
                 dist.barrier()
         return gone

@@ -9,19 +9,18 @@ import torch.distributed as dist
 
 from popdist.engine.hosts.tcp.links import TcpLinks
 from popdist.engine.hosts.tcp.listener import TcpRoot
-from popdist.torch.backend.stored_links import StoredLinks, server_of
+from popdist.torch.backend.stored_links import root_in, server_of
 
 
 def test_links_begin_at_the_address_in_the_store_however_late_it_comes() -> None:
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     store = dist.PrefixStore("group", server)
-    earlier = StoredLinks(store, 0, 0)
     has_looked = Event()
 
     # An earlier attempt has ended: nothing listens there.
     with ThreadPoolExecutor(3) as threads:
-        stale = threads.submit(earlier.root)
-        found = StoredLinks(store, 1, 1).root()
+        stale = threads.submit(root_in, store, 0, 0)
+        found = root_in(store, 1, 1)
         listener = stale.result().listener
         assert listener is not None
         assert found[:3] == stale.result()[:3]
@@ -32,11 +31,11 @@ def test_links_begin_at_the_address_in_the_store_however_late_it_comes() -> None
 
         def look_up() -> TcpRoot:
             has_looked.set()
-            return StoredLinks(store, 1, 1).root()
+            return root_in(store, 1, 1)
 
         other = threads.submit(TcpLinks, 1, 2, found, look_up)
         has_looked.wait()
-        second = StoredLinks(store, 0, 0).root()
+        second = root_in(store, 0, 0)
         root = threads.submit(TcpLinks, 0, 2, second)
         gathering = threads.submit(lambda: root.result().gather(b"0"))
         assert other.result().gather(b"1") == [b"0", b"1"]
