@@ -4,7 +4,7 @@ poprun --num-instances 2 --num-replicas 2 python scripts/bench_horovod.py [SECON
 
 gloo reduces the same tensors in the same processes, once tensor by tensor as
 asynchronous calls, once as one call (all_reduce_coalesced). Both write over the
-tensors. A round's time is that of the slowest rank; a line shows the medians.
+tensors. A round takes as long as its slowest rank; a line shows the medians.
 """
 
 import sys

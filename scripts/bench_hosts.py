@@ -1,4 +1,4 @@
-"""Compare all-reduces over several hosts with those of MPIs and gloo, in a test bed.
+"""Compare all-reduces over several hosts with MPIs' and gloo's, in a test bed.
 
     sudo python scripts/bench_hosts.py --hosts 2 --rate 1gbit
 
@@ -28,7 +28,7 @@ from beds.mpiruns import AS_ROOT, command  # noqa: E402
 from popdist.bench.load import busy_processes  # noqa: E402
 
 MEMBER = str(ROOT / "scripts/bench_member.py")
-# What is compared: the engine, and the MPI that starts it.
+# The candidates: an engine, and the MPI that starts its processes.
 ENGINES = {
     "popdist, Open MPI": ("engine", "openmpi5"),
     "popdist, MPICH": ("engine", "hydra"),

@@ -1,11 +1,11 @@
-"""What a launch costs next to bare mpirun: make bench-launch.
+"""The costs of a launch next to bare mpirun: make bench-launch.
 
 With --hosts N what it costs on N hosts of a bed, and how long it takes until 64 hosts
 have answered, as root: sudo .venv/bin/python scripts/bench_launch.py --hosts 8
 
 All pairs are measured in turn within one run, because the machine's speed changes by
-the minute: read the differences and ratios, not the times. The CPU time of a job is
-that of all its processes: this program is a subreaper and waits for every one.
+the minute: read the differences and ratios, not the times. The CPU time of a job
+counts all its processes: this program is a subreaper and waits for every one.
 """
 
 import argparse
@@ -35,7 +35,7 @@ DRY_RUN = ["--dry-run", "--offline-mode=1", "-n", "2", "true"]
 ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
 # A launch takes a second at the most; one that takes so long hangs.
 LONGEST_S = 15
-# With the first of these each launch would compile every module that has changed.
+# With the first of these each launch would compile every changed module.
 NOT_MEASURED = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
 ENVIRON = {k: v for k, v in os.environ.items() if k not in NOT_MEASURED}
 
@@ -186,7 +186,7 @@ def to_file(argv: Sequence[str], path: Path) -> float:
 
 
 def hosts(number: int, rounds: int) -> None:
-    """Compare launches on several hosts, of which one is poprun's, and one ssh."""
+    """Compare launches on several hosts by poprun, by mpirun and by one ssh."""
     from beds.bed import Bed
     from beds.mpiruns import OPTIONS
 
@@ -207,9 +207,9 @@ def hosts(number: int, rounds: int) -> None:
 def answers(number: int, rounds: int) -> None:
     """Measure how long it takes until so many hosts have answered all questions.
 
-    They are names of one machine: its sshd gives each connection a network of its own,
-    so that poprun takes them for different hosts. What it refuses last is a directory
-    for the output, when it knows all that it needs of the hosts. Beside it as many ssh.
+    They are names of one machine. Its sshd gives each connection a separate network, so
+    poprun takes them for different hosts. poprun refuses a directory for the output at
+    last, when all hosts have answered. The same number of ssh runs beside it.
     """
     from beds.bed import Bed
 

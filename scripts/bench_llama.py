@@ -71,7 +71,7 @@ def generate(backend: str, folder: str, batch: int, tokens: int) -> None:
         )
         return batch * count / (perf_counter() - start)
 
-    call(4)  # The first tokens also pay for what is made once.
+    call(4)  # The first tokens also pay for the setup.
     speed = call(tokens)
     if backend == ALONE or dist.get_rank() == 0:
         print(json.dumps(speed), flush=True)

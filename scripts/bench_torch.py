@@ -1,10 +1,10 @@
 """How fast PyTorch's programs run on popdist, next to gloo and to plain torch.
 
-Starts itself below poprun with 2 and with 4 instances, where what is compared takes
-turns every few milliseconds in one run. All times are those of instance 0, medians.
+Starts itself below poprun with 2 and with 4 instances, where the candidates take turns
+every few milliseconds in one run. All times are medians of instance 0.
 
 - Data parallel training: the backend "popdist", without and with the hook reduce_now,
-  next to "gloo". Communication is what a step takes longer than one whose hook
+  next to "gloo". Communication is the difference to a step with a hook that
   exchanges nothing.
 - Calls of torch.distributed (`python -m popdist.bench --torch`) next to gloo and, once
   `make bench-peers` has installed it, to DeepSpeed's all-reduce through shared memory.
@@ -69,7 +69,7 @@ def in_turns(
         # Instance 0 decides when all have had enough.
         go_on = torch.tensor(int(perf_counter() - begun < seconds))
         dist.broadcast(go_on, 0)
-    # The first time is that of making things.
+    # The first call includes the setup.
     return {name: median(took[1:] or took) for name, took in times.items()}
 
 

@@ -1,10 +1,10 @@
-"""What it costs to record calls: the same calls with and without, in turn.
+"""The costs of recording calls: the same calls with and without, in turn.
 
     poprun --num-instances 2 --num-replicas 2 python scripts/bench_trace.py
 
-Each row is of blocks of calls, or of steps of examples/train.py, which alternate
-between a group whose calls are recorded and one whose are not, in the same processes:
-the least and the median of a block for one of them, in microseconds. It fails where
+A row has blocks of calls, or of steps of examples/train.py. They alternate between a
+group with recorded calls and one without, in the same processes. Each cell is the least
+or the median time of a call in a block, in microseconds. It fails where
 recording takes more than 150 ns of a call, or 1 % of a step.
 """
 
@@ -29,14 +29,14 @@ import train
 BLOCKS = 300
 MOST_NS, MOST_SHARE = 150, 0.01
 
-# Of one call or step in microseconds, block by block: not recorded, and recorded.
+# Microseconds of a call or step, block by block: not recorded, and recorded.
 Times = tuple[list[float], list[float]]
 
 
 def groups(
     recorder: ProcessRecorder, name: str, members: tuple[int, ...]
 ) -> list[Group]:
-    """Return two groups of the same members, of which the second is recorded."""
+    """Return two groups of the same members; the second one is recorded."""
     both = [STATE.group(f"{name}{number}", members) for number in (0, 1)]
     recorder.add_group(both[1].transport, name)
     return both

@@ -1,4 +1,4 @@
-"""What V-IPU's inventory costs: a launch's cycle, and allocation in a large cluster.
+"""The costs of V-IPU's inventory: a launch's cycle, and allocation in a large cluster.
 
     make bench-vipu
 
@@ -37,7 +37,7 @@ PAUSE_S = 0.02
 # They share these, so that they leave a core to the server.
 PROCESSES = 5
 SERVED_S = 5.0
-# What a launch does before it has an inventory, in a process that is poprun already.
+# The steps of a launch until it has an inventory, after poprun's own imports.
 FIRST_USE = """
 import sys, time, poprun.run
 from pathlib import Path
@@ -56,7 +56,7 @@ LIST = (
     "import sys; from poprun.vipu.commands.entry_points import vipu; sys.exit(vipu())"
 )
 
-# Threads of one process, each with a connection of its own. Prints cycles per second.
+# Threads of one process, each with a separate connection. Prints cycles per second.
 CLIENT = """
 import os, sys, threading, time
 from poprun.vipu import liveness

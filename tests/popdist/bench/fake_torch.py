@@ -1,4 +1,4 @@
-"""What the bench needs of torch, for where that is not installed."""
+"""The parts of torch that the bench uses, in case torch is not installed."""
 
 from types import ModuleType
 from typing import Any
@@ -7,7 +7,7 @@ from popdist.bench.inputs import Array
 
 
 class Distributed(ModuleType):
-    """A group whose other member brings what this one does."""
+    """A group of two members that give equal tensors."""
 
     def __init__(self) -> None:
         super().__init__("torch.distributed")
@@ -44,7 +44,7 @@ class Tensor:
 
 
 class Torch(ModuleType):
-    """As `import torch` gives it."""
+    """The module torch."""
 
     __version__ = "2.0+fake"
     from_numpy = Tensor

@@ -1,4 +1,4 @@
-"""A cell has the times of the peers that are right, and says what others did."""
+"""A cell has the times of the peers with right results, and the others' errors."""
 
 from collections.abc import Sequence
 

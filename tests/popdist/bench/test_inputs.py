@@ -1,4 +1,4 @@
-"""What is reduced, and whether a result is right."""
+"""The inputs of a reduction, and checks of its result."""
 
 import ml_dtypes  # noqa: F401 (numpy's bfloat16)
 import numpy as np

@@ -1,4 +1,4 @@
-"""Which peers take part, and how it is said that one cannot."""
+"""The peers that take part, and the reasons of the others."""
 
 import importlib
 import importlib.util
@@ -55,7 +55,7 @@ def test_nothing_is_imported_for_peers_that_nobody_wants(
 
 @pytest.fixture
 def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """What is to be called when the process ends, and is the test's to call."""
+    """Functions to be called at exit, which the test calls itself."""
     calls: list[Callable[[], object]] = []
     monkeypatch.setattr(peers.atexit, "register", calls.append)
     return calls
@@ -119,7 +119,7 @@ def test_gloo_is_left_before_the_interpreter_ends(
     assert torch.distributed.left == 1
 
 
-# The real one where it is installed, which is too large for a test's needs.
+# The real one, if it is installed.
 TORCHES = [name for name in ("torch",) if importlib.util.find_spec(name)]
 
 

@@ -1,4 +1,4 @@
-"""A picture has one line a candidate; what is missing to draw it is said in words."""
+"""A picture has one line a candidate; without matplotlib it is refused in words."""
 
 import sys
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_the_file_is_a_png_with_the_colour_of_each_line(tmp_path: Path) -> None:
 
     assert path.read_bytes().startswith(b"\x89PNG\r\n")
     image = imread(path)[..., :3]
-    # As matplotlib colours the first three lines, but for the rounding of a file.
+    # matplotlib's colours of the first three lines, but for the rounding of a file.
     away = [np.abs(image - to_rgb(f"C{i}")).max(axis=-1).min() for i in range(3)]
     assert max(away) < 0.01
 

@@ -1,4 +1,4 @@
-"""Ratios are those of each round, and JSON has them all."""
+"""Ratios are made in each round, and JSON has them all."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""What is chosen from measured times, and how the table is written."""
+"""Choices by measured times, and the table's format."""
 
 import json
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 import popdist.torch  # noqa: F401 (registers the backend)
 from tests.popdist.engine.members import Ended, Me, results, run
 
-# Members are forks: a thread of OpenMP would not be in them. Nor would autograd's for
-# the GPU that a torch built for CUDA pretends to have once it has traced a program.
+# Members are forks: a thread of OpenMP would not be in them. Neither would autograd's
+# thread for a GPU: a torch built for CUDA pretends to have one after it has traced.
 torch.set_num_threads(1)
 vars(torch._C)["_ensureCUDADeviceGuardSet"] = lambda: None
 
@@ -51,5 +51,5 @@ def ends_of(
 
 
 def world() -> Any:
-    """Return the default process group, whose methods torch declares only in part."""
+    """Return the default process group. torch declares only a part of its methods."""
     return dist.group.WORLD

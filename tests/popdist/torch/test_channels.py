@@ -79,7 +79,7 @@ def test_a_thread_refers_to_no_tensor_once_its_message_is_over(
             gone.append(reference() is None)
 
         for length in (1, 1000):
-            # A receive that waits, and one whose message has come before.
+            # A receive before its message, and one after it.
             for _ in range(2):
                 x = torch.ones(length)
                 work: Any = dist.isend(x, 1) if rank == 0 else dist.irecv(x, 0)

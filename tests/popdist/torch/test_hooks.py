@@ -11,7 +11,7 @@ from tests.popdist.torch.distributed import on_all, world
 
 
 class Bucket:
-    """What a hook uses of torch's GradBucket."""
+    """The part of torch's GradBucket that a hook uses."""
 
     def __init__(self, index: int, tensor: torch.Tensor) -> None:
         self._index, self._tensor = index, tensor

@@ -57,7 +57,7 @@ def test_a_monitored_barrier_follows_one_that_has_failed(tmp_path: Path) -> None
 def test_a_monitored_barrier_names_who_ends_in_it(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> None:
         if rank == 1:
-            # What a member does first in its first barrier.
+            # A member does this first in its first barrier.
             dist.recv(torch.ones(1), 0)
             world().send([torch.ones(1)], 0, -2).wait()
             raise SystemExit

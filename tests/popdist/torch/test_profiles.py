@@ -1,4 +1,4 @@
-"""What torch.profiler records, in the folder of the job's trace."""
+"""Recordings of torch.profiler in the folder of the job's trace."""
 
 import json
 import os

@@ -62,7 +62,7 @@ def test_lists_strides_and_tied_tensors_are_reduced_as_they_are() -> None:
         out = [torch.empty(3, 3).t()]
         tensors.all_reduce(group, [square], "mean", out=out)
         whole = torch.arange(6.0)
-        # The result is written over a part of what is read.
+        # The result is written over a part of the source.
         tensors.all_reduce(group, [whole[:4]], out=[whole[2:]])
         return (
             torch.equal(turned, 3 * square.t()),

@@ -1,4 +1,4 @@
-"""Which versions of torch there are messages about, and which are tested."""
+"""The tested versions of torch, and the warning for others."""
 
 import tomllib
 import warnings

@@ -1,7 +1,7 @@
 """Groups that share their tensors with another backend, by device.
 
-The other device is "meta", whose tensors have no memory, and its backend is torch's
-"fake", which does nothing: no test needs a GPU.
+The other device is "meta": its tensors have no memory. Its backend is torch's "fake"
+and does nothing, so no test needs a GPU.
 """
 
 from pathlib import Path

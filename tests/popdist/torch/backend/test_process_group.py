@@ -49,8 +49,8 @@ def test_a_member_that_does_not_come_is_named(
     assert "Instance 1 did not take its part in all_reduce (sum, oneshot)" in texts[0]
     assert "Here that is the timeout of init_process_group" in texts[0]
     assert texts[2].startswith("popdist: ")
-    # Over sockets, instance 1 may read what the others sent before it reads that they
-    # have given up, and have a result.
+    # Over sockets, instance 1 may read the others' rows before their errors, and have a
+    # result.
     if "shm" in request.node.name:
         assert "Instance 1 is in no call since call 1, barrier." in texts[0]
         assert texts[1].startswith("popdist: ")

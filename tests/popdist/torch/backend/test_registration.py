@@ -1,4 +1,4 @@
-"""What torch.distributed knows of the backend."""
+"""The backend in torch.distributed's tables."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_flight_recorder_is_attached_to_groups_of_other_backends_only(
         attached.append(group)
 
     usual = _maybe_attach_flight_recorder
-    # As torch 2.15 has it.
+    # torch 2.15 has this function.
     monkeypatch.setattr(distributed_c10d, usual.__name__, usual, raising=False)
     for module in (dist, distributed_c10d):
         monkeypatch.setattr(module, "monitored_barrier", module.monitored_barrier)

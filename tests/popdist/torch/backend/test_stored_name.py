@@ -1,4 +1,4 @@
-"""Process groups whose members meet by a store that has served other groups before."""
+"""Process groups that meet by a store of earlier groups."""
 
 import re
 import time

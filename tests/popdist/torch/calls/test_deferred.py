@@ -1,4 +1,4 @@
-"""Calls that the core defers: who makes them, in which order, and how they end."""
+"""Calls that the core defers: their threads, their order and their ends."""
 
 import os
 import random

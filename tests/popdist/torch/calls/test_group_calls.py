@@ -1,4 +1,4 @@
-"""In which order calls of a process group are made, and with which options."""
+"""The order and the options of a process group's calls."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_small_asynchronous_calls_are_made_in_order_whoever_waits(
     def member(rank: int, size: int) -> Any:
         given = [torch.full((1 + i,), float(rank + i)) for i in range(40)]
         works = [dist.all_reduce(x, async_op=True) for x in given]
-        # A work and a tensor that the program drops, and a call that returns its sum.
+        # The program drops this work and its tensor. The next call is synchronous.
         dist.all_reduce(torch.ones(1000), async_op=True)
         between = torch.ones(3, dtype=torch.bfloat16)
         dist.all_reduce(between)

@@ -105,7 +105,7 @@ def test_several_tensors_are_reduced_in_one_call(tmp_path: Path) -> None:
 
 def test_the_tensors_of_one_all_reduce_are_added_up_too(tmp_path: Path) -> None:
     def member(rank: int, size: int) -> Any:
-        # As if each of them had a member.
+        # Each of them counts as if it had a member.
         pair = [torch.tensor([2.0 * rank]), torch.tensor([2.0 * rank + 1])]
         world().allreduce(pair).wait()
         halves = [torch.tensor([rank]), torch.tensor([8])]

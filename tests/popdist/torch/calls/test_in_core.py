@@ -1,4 +1,4 @@
-"""Which calls the core takes, and that they are the same call as the others'."""
+"""Calls that the core takes; for members they equal the calls made in Python."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -27,7 +27,7 @@ def taken(call: Callable[[], object]) -> bool:
 
 
 def strided(tensor: torch.Tensor) -> torch.Tensor:
-    """Return an equal tensor whose elements do not lie one after the other."""
+    """Return an equal tensor with gaps between its elements."""
     return torch.stack([tensor, tensor], -1)[..., 0]
 
 

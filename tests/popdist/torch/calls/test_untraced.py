@@ -69,7 +69,7 @@ def test_only_functions_that_are_not_marked_are_compiled(
 
 
 def test_the_decorator_returns_what_it_was_given() -> None:
-    # Of its own: a function that has been marked stays marked for other tests.
+    # A marked function stays marked for other tests, so this one is new.
     def nothing() -> None:
         pass
 
