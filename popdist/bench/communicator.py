@@ -1,13 +1,12 @@
 """How the processes that are measured together keep in step."""
 
 import os
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from popdist.engine.group import Group
+from popdist.engine.group import Group
 
 Floats = NDArray[np.float64]
 
@@ -28,7 +27,7 @@ class Communicator(Protocol):
 class GroupCommunicator:
     """A communicator over a group of the engine that has one row a member."""
 
-    def __init__(self, group: "Group") -> None:
+    def __init__(self, group: Group) -> None:
         self.rank, self.size = group.rank, group.size
         self.barrier = group.barrier
         self._group = group

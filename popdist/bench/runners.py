@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from popdist.bench import inputs
 from popdist.bench.tasks import Task
-
-if TYPE_CHECKING:
-    from popdist.engine.group import Group
+from popdist.engine.group import Group
 
 # Carries a task out for as many of its inputs as the argument says, one call each.
 Run = Callable[[int], None]
@@ -61,7 +59,7 @@ class Engine:
 
     def __init__(
         self,
-        group: "Group",
+        group: Group,
         algorithm: str | None = None,
         name: str = "engine",
         caller: Candidate | None = None,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,10 +14,10 @@ from popdist.bench.rounds import Lane, measure
 from popdist.bench.runners import Engine
 from popdist.bench.sizes import in_short
 from popdist.bench.tasks import make_task
+from popdist.engine.group import Group
+from popdist.engine.shm.shm_transport import ShmTransport
 from popdist.engine.tuning import Tuning, cores_of_host
-
-if TYPE_CHECKING:
-    from popdist.engine.group import Group
+from popdist.session import STATE
 
 # The greatest is the most that the engine's slots can hold.
 _ONESHOT_SIZES = tuple(1 << k for k in range(7, 15))
@@ -32,7 +32,7 @@ T = TypeVar("T")
 # Times of one candidate at several sizes, as a share of the best at each size.
 Shares = Mapping[int, Sequence[float]]
 # Makes a group of all members with this tuning; each call makes another.
-Connect = Callable[[Tuning], "Group"]
+Connect = Callable[[Tuning], Group]
 
 
 def run(comm: Communicator, path: Path, seconds: float) -> None:
@@ -133,14 +133,9 @@ def _compare(
 
 
 def _connection(comm: Communicator) -> Connect:
-    # Not above: these modules meet other instances; the pure functions here need none.
-    from popdist.engine.group import Group
-    from popdist.engine.shm.shm_transport import ShmTransport
-    from popdist.session import STATE
-
     count = 0
 
-    def connect(tuning: Tuning) -> "Group":
+    def connect(tuning: Tuning) -> Group:
         nonlocal count
         count += 1
         # A new name for each group: members meet by it.

@@ -7,7 +7,7 @@ calls. A message is a header with its tag and length, and then its bytes.
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from queue import SimpleQueue
@@ -21,7 +21,6 @@ from popdist.engine.calls import array_rows
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle, Helper
 from popdist.engine.meet.deadlines import report
-from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.rows import row_of
 from popdist.errors import CollectiveAbortedError
 from popdist.session import STATE
@@ -116,28 +115,18 @@ class Message(Handle[int]):
 class Channels:
     """The channels of one member of a process group to and from all others."""
 
-    def __init__(
-        self,
-        name: str,
-        rank: int,
-        ranks: Sequence[int],
-        known: Mapping[int, Pidfd],
-        stall: float,
-        *,
-        are_instances: bool,
-    ) -> None:
+    def __init__(self, name: str, group: Group, *, are_instances: bool) -> None:
         """Make channels, without opening any.
 
         Args:
             name: The secret that the members share.
-            rank: This member.
-            ranks: The numbers of the members in errors.
-            known: A pidfd of each other member, by its number in errors.
-            stall: After how many seconds a wait for a message is reported.
-            are_instances: They are called by their numbers in the job.
+            group: The engine's group of the same members.
+            are_instances: The members are called by their numbers in the job.
         """
-        self._name, self._rank, self._ranks, self._known = name, rank, ranks, known
-        self._stall, self._are_instances = stall, are_instances
+        self._name, self._are_instances = name, are_instances
+        # This member, and the numbers of all members in errors.
+        self.rank, self.ranks = group.rank, group.transport.instances
+        self._known = group.pidfds
         # Guards the fields below, and notifies receiving threads of their changes.
         self._changed = threading.Condition()
         # The messages for the thread of each receiver to send; it ends at None.
@@ -166,7 +155,7 @@ class Channels:
     def receive(self, tensor: Tensor, source: int | None, tag: int) -> Message:
         """Fill a tensor with what a member sends, or any for None, by this tag."""
         message = self._message("recv", tensor, tag, source)
-        others = [i for i in range(len(self._ranks)) if i != self._rank]
+        others = [i for i in range(len(self.ranks)) if i != self.rank]
         sources = set(others if source is None else [source])
         with self._changed:
             self._check_open()
@@ -214,19 +203,19 @@ class Channels:
             f"{call} of {tensor.nbytes} bytes" if tag >= 0 else "monitored_barrier"
         )
         describe = partial(self._describe, exchange, peer)
-        return Message(tensor, peer, tag, self._stall, describe)
+        return Message(tensor, peer, tag, STATE.settings.stall, describe)
 
     def _describe(self, exchange: str, peer: int | None, waited: float) -> str:
         """Return the report of a stall."""
         awaited = "any other instance"
         if peer is not None:
-            number = self._ranks[peer]
+            number = self.ranks[peer]
             known = self._known.get(number)
             awaited = f"instance {number}"
             if known is not None:
                 awaited += f" (process {known.pid} on {os.uname().nodename})"
         return (
-            f"popdist: instance {self._ranks[self._rank]} has waited {waited:.0f} s "
+            f"popdist: instance {self.ranks[self.rank]} has waited {waited:.0f} s "
             f"for {awaited} in {exchange}."
         )
 
@@ -234,7 +223,7 @@ class Channels:
         Helper(target=work, args=(peer,), name=name, daemon=True).start()
 
     def _open(self, source: int, to: int) -> Group:
-        ranks = [self._ranks[source], self._ranks[to]]
+        ranks = [self.ranks[source], self.ranks[to]]
         name = f"{self._name}.{source}.{to}"
 
         def name_while_open() -> str:
@@ -242,15 +231,15 @@ class Channels:
             return name
 
         group = STATE.new_group(
-            name if self._rank == source else name_while_open,
-            0 if self._rank == source else 1,
+            name if self.rank == source else name_while_open,
+            0 if self.rank == source else 1,
             ranks,
             timeout=_NEVER_SECONDS,
             stall=_NEVER_SECONDS,
             known={r: self._known[r] for r in ranks if r in self._known},
             are_instances=self._are_instances,
         )
-        if self._rank == to:
+        if self.rank == to:
             with self._changed:
                 if self._closed:
                     group.abort(_DESTROYED)
@@ -262,8 +251,8 @@ class Channels:
         group: Group | None = None
         while (message := self._outgoing[to].get()) is not None:
             try:
-                group = group or self._open(self._rank, to)
-                message.source = self._rank
+                group = group or self._open(self.rank, to)
+                message.source = self.rank
                 _send(group, message)
             except BaseException as error:
                 message.finish(error)
@@ -276,7 +265,7 @@ class Channels:
             group: Group | None = None
             header = np.zeros(2, np.int64)
             while self._is_expected(source):
-                group = group or self._open(source, self._rank)
+                group = group or self._open(source, self.rank)
                 group.transport.receive(array_rows.bytes_of(header), 0)
                 message = self._receive_one(group, source, *header.tolist())
                 if message is not None:

@@ -19,24 +19,21 @@ _GO = -1
 class MonitoredBarrier:
     """One of the monitored barriers of a process group, as a member sees it."""
 
-    def __init__(
-        self, channels: Channels, ranks: Sequence[int], number: int, limit: float
-    ) -> None:
+    def __init__(self, channels: Channels, number: int, limit: float) -> None:
         """Prepare a barrier.
 
         Args:
             channels: This member's channels.
-            ranks: The numbers of the members in errors.
             number: The number of this barrier in the group, from 1: a late message for
                 a failed barrier does not count for the next one.
             limit: For how many seconds to wait.
         """
-        self._channels, self._ranks, self._limit = channels, ranks, limit
+        self._channels, self._ranks, self._limit = channels, channels.ranks, limit
         # The tags of the messages from a member that is in the barrier to member 0, and
         # of the answer. Programs' tags are different: 0 or more.
         self._arrival, self._answer = -2 * number, -2 * number - 1
 
-    def report(self, rank: int) -> None:
+    def report(self) -> None:
         """Tell member 0 that this one is in the barrier, and wait for its answer.
 
         Raises:
@@ -58,9 +55,9 @@ class MonitoredBarrier:
         except PopdistError as error:
             why, cause = str(error), error
         raise _failure(
-            f"Rank {self._ranks[rank]} successfully reached monitoredBarrier, but "
-            "received errors while waiting for send/recv from rank "
-            f"{self._ranks[0]}: {why}"
+            f"Rank {self._ranks[self._channels.rank]} successfully reached "
+            "monitoredBarrier, but received errors while waiting for send/recv from "
+            f"rank {self._ranks[0]}: {why}"
         ) from cause
 
     def collect(self, wait_all: bool) -> None:

@@ -63,7 +63,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         # Only this constructor of torch's makes a group that Python can extend.
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._store = store
-        self._ranks = tuple(ranks) or tuple(range(size))
+        members = tuple(ranks) or tuple(range(size))
         numbering = (parent.rank(), parent.size()) if parent else (rank, size)
         with backend_errors():
             job, name = STATE.job, StoredName(store, rank)
@@ -74,23 +74,16 @@ class ProcessGroupPopdist(  # type: ignore[misc]
             group = STATE.new_group(
                 name.chosen or name.look_up,
                 rank,
-                self._ranks,
+                members,
                 timeout=timeout.total_seconds(),
                 known=_known_to(parent),
                 ended_file=job.ended_file_of(*numbering),
                 are_instances=are_instances,
             )
         if parent is None:
-            name.compare_torch(self._ranks[0], self._ranks[rank])
+            name.compare_torch(members[0], members[rank])
         self._use(group, timeout)
-        self._channels = Channels(
-            name.chosen,
-            rank,
-            self._ranks,
-            group.pidfds,
-            STATE.settings.stall,
-            are_instances=are_instances,
-        )
+        self._channels = Channels(name.chosen, group, are_instances=are_instances)
         # How many monitored barriers this member has been in.
         self._barriers = 0
 
@@ -196,10 +189,10 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         """
         limit = (self._timeout if timeout is None else timeout).total_seconds()
         self._barriers += 1
-        barrier = MonitoredBarrier(self._channels, self._ranks, self._barriers, limit)
+        barrier = MonitoredBarrier(self._channels, self._barriers, limit)
         with backend_errors():
             if self._group.rank:
-                barrier.report(self._group.rank)
+                barrier.report()
             else:
                 barrier.collect(wait_all_ranks)
 
