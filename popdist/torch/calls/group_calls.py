@@ -11,11 +11,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.profiler import record_function
 
+from popdist.engine import _core
 from popdist.engine.calls.array_transport import ArrayTransport
 from popdist.engine.group import Group
 from popdist.engine.handle import AsyncOp
 from popdist.torch.calls.arguments import check_exchanged, listed, refuse
-from popdist.torch.calls.in_core import calls_in_core, is_profiled
+from popdist.torch.calls.in_core import TORCH_OBJECTS, is_profiled
 from popdist.torch.calls.untraced import untraced
 from popdist.torch.calls.work import (
     DONE,
@@ -54,7 +55,7 @@ class ProcessGroupCalls:
         # waits for other hosts.
         is_on_one_host = len(group.pidfds) + 1 == group.size
         self._overlaps = not is_on_one_host or group.cores >= 2 * group.size
-        self._in_core = calls_in_core(group, self._overlaps)
+        self._in_core = _core.TensorCalls(group, TORCH_OBJECTS, self._overlaps)
 
     @property
     def engine_group(self) -> Group:

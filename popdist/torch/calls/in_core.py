@@ -12,8 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from popdist.engine import _core
-from popdist.engine.group import Group
 from popdist.torch.calls.reduce_ops import ENGINE_OPS
 from popdist.torch.calls.work import DONE
 
@@ -29,7 +27,8 @@ def _reductions() -> bytes:
     return bytes(codes.get(number, 0xFF) for number in range(max(codes) + 1))
 
 
-_TORCH = (
+# The objects of torch that _core.TensorCalls uses.
+TORCH_OBJECTS = (
     # DLPack's table of functions: the core reads tensors with it.
     getattr(_Tensor, "__dlpack_c_exchange_api__", None),
     Tensor,
@@ -40,12 +39,3 @@ _TORCH = (
     timedelta(),
     DONE,
 )
-
-
-def calls_in_core(group: Group, overlaps: bool) -> _core.TensorCalls:
-    """Return the object that makes these calls of a group.
-
-    Args:
-        overlaps: Whether an asynchronous call takes no time from a backward pass.
-    """
-    return _core.TensorCalls(group, _TORCH, overlaps)
