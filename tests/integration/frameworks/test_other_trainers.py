@@ -1,16 +1,20 @@
 """Programs of accelerate, transformers and Lightning, on popdist in place of gloo."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import accelerate.test_utils.scripts as scripts
 import pytest
-from conftest import Poprun, Ran, running_poprun
+from conftest import Ran, running_poprun
 
-pytestmark = pytest.mark.timeout(500)  # importing one of them takes 10 s, twice
+pytestmark = pytest.mark.timeout(900)  # importing them takes 20 s in each instance
 
+# Each program runs in a fork, because importing what they train with takes long.
 COMMON = """
-import os, torch
+import os, runpy, sys, time
+import accelerate.test_utils, lightning, torch
 from torch.utils.data import DataLoader, TensorDataset
+from transformers import Trainer, TrainingArguments
 torch.manual_seed(0)
 x = torch.randn(64, 4)
 data = TensorDataset(x, x.sum(1, keepdim=True))
@@ -18,7 +22,23 @@ data = TensorDataset(x, x.sum(1, keepdim=True))
 def report(weight):
     world = torch.distributed.group.WORLD
     text = f"{world.name()} {world.size()} {weight.flatten().tolist()}"
-    os.write(1, (text + "\\n").encode())  # in one piece
+    os.write(1, f"{name}: {text}\\n".encode())  # in one piece
+
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        break
+    status = os.waitpid(child, 0)[1]
+    # gloo's threads may abort a process that has done its work.
+    if status and os.environ["POPDIST_TORCH_BACKEND"] == "popdist":
+        raise SystemExit(f"{name} ended with status {status}")
+    # The others leave the port to the next program's first rank.
+    open(f"{name}.{os.environ['RANK']}", "w").close()
+    while not all(os.path.exists(f"{name}.{rank}") for rank in (0, 1)):
+        time.sleep(0.01)
+else:
+    raise SystemExit
+runpy.run_path(f"{name}.program", globals())
 """
 ACCELERATE = """
 from accelerate import Accelerator
@@ -35,8 +55,6 @@ for a, b in loader:
 report(accelerator.unwrap_model(model).weight)
 """
 TRAINER = """
-from transformers import Trainer, TrainingArguments
-
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -56,8 +74,6 @@ Trainer(model=model, args=arguments, train_dataset=rows).train()
 report(model.fc.weight)
 """
 LIGHTNING = """
-import lightning
-
 class Net(lightning.LightningModule):
     def __init__(self):
         super().__init__()
@@ -77,51 +93,11 @@ lightning.Trainer(
     enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
 ).fit(Net(), DataLoader(data, batch_size=8))
 """
-ENVIRON = {
-    "ACCELERATE_USE_CPU": "true",
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-}
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize(
-    "program",
-    [
-        pytest.param(ACCELERATE, id="accelerate"),
-        pytest.param(TRAINER, id="transformers"),
-        pytest.param(LIGHTNING, id="lightning"),
-    ],
-)
-def test_unchanged_programs_train_alike_with_popdist_and_with_gloo(
-    poprun: Poprun, program: str
-) -> None:
-    script = poprun.script("train.py", COMMON + program)
-    found = {}
-    for backend in ("popdist", "gloo"):
-        ran = poprun(
-            *("-n", "2", "--offline-mode", "yes"),
-            *("--torch-backend", backend, "python", script),
-            environ=ENVIRON,
-            timeout=240,
-        )
-        lines = [one for one in ran.stdout.splitlines() if one.startswith(backend)]
-        # gloo's threads may abort a process that has done its work.
-        assert ran.code == 0 or backend == "gloo", ran.stderr
-        assert len(lines) == 2, ran.stdout + ran.stderr
-        found[backend] = {line.removeprefix(f"{backend} 2 ") for line in lines}
-
-    # Sums of two have the same bits in every order.
-    assert len(found["popdist"]) == 1
-    assert found["popdist"] == found["gloo"]
-
-
 # Without a GPU not all of them ask for processes that work together.
 OWN_TESTS = """
-import os, runpy, sys
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
-for path in sys.argv[1:]:
+for path in OWN_TEST_PATHS:
     state = PartialState(cpu=True)
     size = state.num_processes
     runpy.run_path(path, run_name="__main__")
@@ -133,29 +109,63 @@ OWN_TEST_PATHS = {
     # After test_script, the rounding errors of test_sync exceed its own tolerance.
     for name in ("test_sync", "test_script", "test_ops")
 }
+OWN_TESTS = OWN_TESTS.replace("OWN_TEST_PATHS", repr([*OWN_TEST_PATHS.values()]))
+TRAININGS = {"accelerate": ACCELERATE, "transformers": TRAINER, "lightning": LIGHTNING}
+ENVIRON = {
+    "ACCELERATE_USE_CPU": "true",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def job(folder: Path, backend: str, programs: Mapping[str, str]) -> Ran:
+    """Return one job that runs each of the programs in turn."""
+    with running_poprun(folder) as poprun:
+        for name, program in programs.items():
+            poprun.script(f"{name}.program", program)
+        return poprun(
+            *("-n", "2", "--offline-mode", "yes"),
+            *("--torch-backend", backend),
+            *("python", poprun.script("main.py", COMMON), *programs),
+            environ=ENVIRON,
+            timeout=800,
+        )
 
 
 @pytest.fixture(scope="module")
-def own_tests(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """Return one job that runs each of accelerate's own tests in turn."""
-    with running_poprun(tmp_path_factory.mktemp("accelerate")) as poprun:
-        return poprun(
-            *("-n", "2", "--offline-mode", "yes"),
-            *("--torch-backend", "popdist"),
-            *("python", poprun.script("own_tests.py", OWN_TESTS)),
-            *OWN_TEST_PATHS.values(),
-            environ=ENVIRON,
-            timeout=400,
-        )
+def with_popdist(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    programs = {**TRAININGS, "own-tests": OWN_TESTS}
+    return job(tmp_path_factory.mktemp("popdist"), "popdist", programs)
+
+
+@pytest.fixture(scope="module")
+def with_gloo(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return job(tmp_path_factory.mktemp("gloo"), "gloo", TRAININGS)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", TRAININGS)
+def test_unchanged_programs_train_alike_with_popdist_and_with_gloo(
+    with_popdist: Ran, with_gloo: Ran, name: str
+) -> None:
+    weights = []
+    for backend, ran in (("popdist", with_popdist), ("gloo", with_gloo)):
+        prefix = f"{name}: {backend} 2 "
+        lines = [one for one in ran.stdout.splitlines() if one.startswith(prefix)]
+        assert len(lines) == 2, ran.stdout + ran.stderr
+        weights += [line.removeprefix(prefix) for line in lines]
+
+    # Sums of two have the same bits in every order.
+    assert len(set(weights)) == 1
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", OWN_TEST_PATHS)
-def test_accelerates_own_tests_pass(own_tests: Ran, name: str) -> None:
+def test_accelerates_own_tests_pass(with_popdist: Ran, name: str) -> None:
     passed = f"{OWN_TEST_PATHS[name]} passed in 2 processes"
-    assert own_tests.stdout.splitlines().count(passed) == 2, own_tests.stderr
+    assert with_popdist.stdout.splitlines().count(passed) == 2, with_popdist.stderr
 
 
 @pytest.mark.mpi
-def test_the_job_of_accelerates_own_tests_ends_well(own_tests: Ran) -> None:
-    assert own_tests.code == 0, own_tests.stderr
+def test_the_programs_end_well(with_popdist: Ran) -> None:
+    assert with_popdist.code == 0, with_popdist.stderr
