@@ -43,9 +43,9 @@ hosts: $(VENV)/installed $(VENV)/with-beds ## A shell on one of HOSTS=2 hosts wi
 	@PYTHONPATH=tests:. $(BIN)/python -m beds.shell
 
 .PHONY: tsan asan control cross memcheck memcheck-python
-tsan: build/core-tsan ## The core's threads under ThreadSanitizer, at every SIMD level.
+tsan: build/core-tsan ## The core's threads under ThreadSanitizer.
 	@$(FIXED_ADDRESSES) $<
-asan: build/core-asan ## The same under AddressSanitizer and UBSan.
+asan: build/core-asan ## The same under AddressSanitizer and UBSan, at every SIMD level.
 	@$<
 control: build/core-tsan-control build/core-asan-control ## Both see what is broken on purpose.
 	@! $(FIXED_ADDRESSES) build/core-tsan-control >build/control.txt 2>&1

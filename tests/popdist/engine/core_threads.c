@@ -42,6 +42,9 @@ __attribute__((visibility("default"))) const char *__tsan_default_options(void)
 {
     return "halt_on_error=1";
 }
+enum { FINDS_RACES = 1 };
+#else
+enum { FINDS_RACES = 0 };
 #endif
 
 /* How member 0 lets the others down, and in which operation they wait for it. */
@@ -1413,10 +1416,12 @@ static int run_calls(group *g, bool drill, int turns)
 
 static int run_level(const kernels *simd, uint64_t seed)
 {
-    static const int sizes[] = {1, 2, 3, 5, 8};
+    static const int sizes[] = {3, 1, 2, 5, 8};
+    /* Levels differ in how they compute, and not in who waits for whom. */
+    const int most = FINDS_RACES && simd != kernels_named(NULL) ? 1 : 5;
     group g = {.simd = simd, .seed = seed};
     int calls = 0;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < most; i++)
         for (uint32_t each = 0; each <= MOST_ROWS; each++) {
             g.size = sizes[i];
             share_rows(&g, each);
