@@ -6,12 +6,13 @@ from textwrap import dedent
 
 import pytest
 
-from tests.host_jobs import OPERATIONS, run
+from tests.conftest import mpirun_of
+from tests.host_jobs import OPERATIONS, TCP, run
 
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("per_host", [(2, 2), (1, 1, 1, 1), (3, 1), (1, 2)])
+@pytest.mark.parametrize("per_host", [(2, 2), (1, 1, 1, 1), (3, 1)])
 def test_every_operation_equals_the_specification(
     hydra: str, tmp_path: Path, per_host: Sequence[int]
 ) -> None:
@@ -53,8 +54,14 @@ print("equal")
 
 
 @pytest.mark.parametrize(
-    ("seed", "per_host"),
-    [(1, (2, 1)), (2, (1, 2, 2)), (3, (1, 1, 2, 1)), (4, (3, 3))],
+    ("seed", "per_host", "links"),
+    [
+        (1, (2, 1), "hydra"),
+        (2, (1, 2, 2), TCP),
+        (3, (1, 1, 2, 1), "hydra"),
+        (4, (3, 3), TCP),
+    ],
+    indirect=["links"],
 )
 def test_drawn_exchanges_equal_the_specification(
     links: str, tmp_path: Path, seed: int, per_host: Sequence[int]
@@ -64,8 +71,9 @@ def test_drawn_exchanges_equal_the_specification(
     assert run(links, per_host, body, tmp_path).outputs == ["equal"] * sum(per_host)
 
 
-def test_every_mpi_carries_them(every_mpirun: str, tmp_path: Path) -> None:
-    ran = run(every_mpirun, (2, 1), OPERATIONS, tmp_path)
+@pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4"])
+def test_other_mpis_carry_them_as_well(tmp_path: Path, mpi: str) -> None:
+    ran = run(mpirun_of(mpi), (2, 1), OPERATIONS, tmp_path)
 
     assert ran.outputs == ["direct HostsTransport"] * 3
 
@@ -237,53 +245,47 @@ def test_communicators_and_horovod_span_hosts_as_well(
     ]
 
 
-@pytest.mark.parametrize(
-    ("sets", "places"),
-    [
-        # Rank, size; local rank, local size; cross rank, cross size; homogeneous; sum.
-        (
-            "[[0, 2], [1, 3]]",
-            [
-                "0 2 0 1 0 2 True 2.0",
-                "0 2 0 1 0 2 True 4.0",
-                "1 2 0 1 1 2 True 2.0",
-                "1 2 0 1 1 2 True 4.0",
-            ],
-        ),
-        (
-            "[[0, 1, 2], [3]]",
-            [
-                "0 3 0 2 0 2 False 3.0",
-                "1 3 1 2 0 1 False 3.0",
-                "2 3 0 1 1 2 False 3.0",
-                "0 1 0 1 0 1 True 3.0",
-            ],
-        ),
-        # Instances 1 and 3 need no MPI, but MPI waits for them.
-        (
-            "[[0, 2], [1], [3]]",
-            [
-                "0 2 0 1 0 2 True 2.0",
-                "0 1 0 1 0 1 True 1.0",
-                "1 2 0 1 1 2 True 2.0",
-                "0 1 0 1 0 1 True 3.0",
-            ],
-        ),
+# Rank, size; local rank, local size; cross rank, cross size; homogeneous; sum.
+PLACES = {
+    # Instances 1 and 3 need no MPI, but MPI waits for them.
+    "[[0, 2], [1], [3]]": [
+        "0 2 0 1 0 2 True 2.0",
+        "0 1 0 1 0 1 True 1.0",
+        "1 2 0 1 1 2 True 2.0",
+        "0 1 0 1 0 1 True 3.0",
     ],
-    ids=["two-pairs", "three-and-one", "a-pair-over-hosts"],
-)
+    "[[0, 2], [1, 3]]": [
+        "0 2 0 1 0 2 True 2.0",
+        "0 2 0 1 0 2 True 4.0",
+        "1 2 0 1 1 2 True 2.0",
+        "1 2 0 1 1 2 True 4.0",
+    ],
+    "[[0, 1, 2], [3]]": [
+        "0 3 0 2 0 2 False 3.0",
+        "1 3 1 2 0 1 False 3.0",
+        "2 3 0 1 1 2 False 3.0",
+        "0 1 0 1 0 1 True 3.0",
+    ],
+}
+
+
 def test_local_ranks_are_counted_among_the_instances_that_are_ranks(
-    hydra: str, tmp_path: Path, sets: str, places: list[str]
+    hydra: str, tmp_path: Path
 ) -> None:
     body = f"""
     import popdist.sdk
     popdist.sdk.install()
     import horovod.torch as hvd, torch
-    hvd.init(comm=next(ranks for ranks in {sets} if rank in ranks))
-    total = hvd.allreduce(torch.ones(2) * rank, op=hvd.Sum)
-    print(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), end=" ")
-    print(hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous(), total[0].item())
-    hvd.shutdown()
+    for sets in {", ".join(PLACES)}:
+        hvd.init(comm=next(ranks for ranks in sets if rank in ranks))
+        total = hvd.allreduce(torch.ones(2) * rank, op=hvd.Sum)
+        print(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), end=" ")
+        print(hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous(), end=" ")
+        print(total[0].item())
+        hvd.shutdown()
     """
 
-    assert run(hydra, (2, 2), body, tmp_path).outputs == places
+    outputs = run(hydra, (2, 2), body, tmp_path).outputs
+
+    places = [output.splitlines() for output in outputs]
+    assert places == [list(lines) for lines in zip(*PLACES.values(), strict=True)]

@@ -14,7 +14,7 @@ from tests.host_jobs import OPERATIONS, TCP, free_port, run
 from tests.jobs import ROOT
 
 
-@pytest.mark.parametrize("per_host", [(1, 1), (2, 1), (1, 2, 2), (1, 1, 1, 1, 1)])
+@pytest.mark.parametrize("per_host", [(1, 1), (1, 2, 2), (1, 1, 1, 1, 1)])
 def test_every_operation_equals_the_specification(
     tmp_path: Path, per_host: Sequence[int]
 ) -> None:
@@ -23,8 +23,9 @@ def test_every_operation_equals_the_specification(
     assert ran.outputs == ["direct HostsTransport"] * sum(per_host)
 
 
-@pytest.mark.parametrize("victim", [0, 1, 3])
-@pytest.mark.parametrize("count", [3, 1_000_000])
+@pytest.mark.parametrize(
+    ("victim", "count"), [(0, 3), (1, 1_000_000), (3, 3), (3, 1_000_000)]
+)
 def test_the_death_of_an_instance_ends_calls_on_all_hosts(
     tmp_path: Path, victim: int, count: int
 ) -> None:
