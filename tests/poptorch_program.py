@@ -1,4 +1,4 @@
-"""Trains models on 8 and on 6 replicas, in however many instances it is started as.
+"""Trains models on 8 and on 6 replicas, in one or two instances.
 
 Usage: poptorch_program.py FOLDER. Calls neither popdist.init() nor hvd.init(). Each
 instance writes its weights to FOLDER/INSTANCES-INSTANCE.pt.
@@ -77,8 +77,6 @@ def results(instances: int, instance: int) -> dict[str, dict[str, torch.Tensor]]
         mine = range(instance * local, (instance + 1) * local)
         settings = of_instance(instances)
         found[f"8 replicas, {accumulation}"] = trained(settings, 8, mine, accumulation)
-        if 6 % instances:
-            continue
         local = 6 // instances
         mine = range(instance * local, (instance + 1) * local)
         settings = options(replicas=local)

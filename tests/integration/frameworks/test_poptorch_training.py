@@ -17,27 +17,26 @@ ENVIRON = {"OMP_NUM_THREADS": "1"}
 
 @pytest.mark.mpi
 @pytest.mark.timeout(600)
-def test_weights_are_the_same_to_the_bit_in_every_split(
+def test_weights_are_the_same_to_the_bit_in_one_process_and_in_two(
     poprun: Poprun, tmp_path: Path
 ) -> None:
     expected = results(1, 0)
-    for instances in (2, 4):
-        ran = poprun(
-            *("--num-replicas", "8", "--num-instances", str(instances)),
-            *("--offline-mode", "yes", "python", PROGRAM, str(tmp_path)),
-            environ=ENVIRON,
-            timeout=200,
-        )
-        assert ran.code == 0, ran.stderr
+    ran = poprun(
+        *("--num-replicas", "8", "--num-instances", "2"),
+        *("--offline-mode", "yes", "python", PROGRAM, str(tmp_path)),
+        environ=ENVIRON,
+        timeout=200,
+    )
+    assert ran.code == 0, ran.stderr
 
-        for instance in range(instances):
-            found = torch.load(tmp_path / f"{instances}-{instance}.pt")
-            for name, weights in found.items():
-                for key, value in weights.items():
-                    # Running statistics are those of the first local replica.
-                    if instance and ("running" in key or "batches" in key):
-                        continue
-                    assert value.isfinite().all(), f"{name}: {key}"
-                    same = torch.equal(value, expected[name][key])
-                    assert same, f"{instances} instances, {name}: {key} of {instance}"
-        assert len(found) == (6 if instances == 2 else 4)
+    for instance in range(2):
+        found = torch.load(tmp_path / f"2-{instance}.pt")
+        assert len(found) == 6
+        for name, weights in found.items():
+            for key, value in weights.items():
+                # Running statistics are those of the first local replica.
+                if instance and ("running" in key or "batches" in key):
+                    continue
+                assert value.isfinite().all(), f"{name}: {key}"
+                same = torch.equal(value, expected[name][key])
+                assert same, f"{name}: {key} of instance {instance}"
