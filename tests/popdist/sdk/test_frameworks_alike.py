@@ -230,8 +230,9 @@ FRAMEWORKS: dict[str, Callable[[Problem, int], dict[str, Any]]] = {
 
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize("rows", [(1,), (1, 1), (2,), (2, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "accumulation"), [((1,), 2), ((1, 1), 1), ((2,), 1), ((2, 2), 2)], ids=str
+)
 def test_all_frameworks_train_the_same_weights(
     rows: tuple[int, ...], accumulation: int
 ) -> None:
