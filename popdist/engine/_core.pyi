@@ -178,9 +178,10 @@ class TensorCall:
 class TensorCalls:
     """The most common calls of torch.distributed, of a group with one row a member.
 
-    They return the work `done`, or if the options ask for an asynchronous call, this
-    call, which as a rule is deferred. They return None, and have done nothing, if the
-    call is not one of these or the group has ended.
+    They return the work `done`. If the options ask for an asynchronous call, they
+    return a TensorCall, which they have deferred, or True, if they have made it. They
+    return None, and have done nothing, if the call is not one of these or the group has
+    ended.
     """
 
     # The number of calls so far, deferred ones included.

@@ -125,7 +125,7 @@ class ProcessGroupCalls:
         if made is DONE:
             return made
         result = listed(written)
-        if made.is_over:
+        if made is True:
             return CompletedWork(result)
         work = CoreWork(self._group, operation, made, result)
         return self._keep(work, made.is_number)

@@ -224,7 +224,7 @@ static PyObject *carry_out(tensor_call *k)
     return comm_reduce_row(k->comm, &c, k->usual, k->in.data, k->out.data, k->in.count);
 }
 
-/* A call that torch's work stands for: a deferred one, or one that is over. */
+/* A deferred call, which torch's work stands for. */
 typedef struct {
     DeferredObject base;
     PyObject *group;  /* is not closed for lack of references while this is deferred */
@@ -271,21 +271,6 @@ static void call_end(PyObject *object)
     free_object(object);
 }
 
-static TensorCallObject *new_call(const TensorCallsObject *calls, const tensor_call *k)
-{
-    TensorCallObject *self = new_object(tensor_call_type);
-    if (!self)
-        return NULL;
-    Py_INCREF((PyObject *)k->comm);
-    Py_INCREF(calls->group);
-    self->base.comm = k->comm;
-    self->group = calls->group;
-    self->base.make = call_make;
-    self->base.release = call_release;
-    self->is_number = k->out.count == 1;
-    return self;
-}
-
 static PyObject *not_made(void)
 {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
@@ -303,37 +288,37 @@ static PyObject *make_later(TensorCallsObject *self, const tensor_call *k)
             return not_made();
         Py_DECREF(result);
     }
-    TensorCallObject *later = new_call(self, k);
+    TensorCallObject *later = new_object(tensor_call_type);
     if (!later)
         return NULL;
+    Py_INCREF((PyObject *)k->comm);
+    Py_INCREF(self->group);
+    later->base.comm = k->comm;
+    later->base.make = call_make;
+    later->base.release = call_release;
+    later->group = self->group;
+    later->is_number = k->out.count == 1;
     later->call = *k;
-    keep(&later->call);
+    keep(k);
     defer(&later->base);
     self->made++;
     return (PyObject *)later;
 }
 
-/* Make a call now, and return its work or, for an asynchronous one, the call. Return None
- * if it was not made. */
+/* Make a call now, and return its work or, for an asynchronous one, True. Return None if
+ * it was not made. */
 static PyObject *make_now(TensorCallsObject *self, tensor_call *k, bool is_async)
 {
-    PyObject *work = is_async ? (PyObject *)new_call(self, k) : self->done;
-    if (!work)
-        return NULL;
-    if (is_async)
-        ((TensorCallObject *)work)->base.is_over = true;
-    else
-        Py_INCREF(work);
     keep(k); /* while other threads run */
     PyObject *result = carry_out(k);
     release(k);
+    Py_XDECREF(result); /* None lives on */
     if (result == Py_None) {
-        Py_DECREF(result);
+        PyObject *work = is_async ? Py_True : self->done;
+        Py_INCREF(work);
         self->made++;
         return work;
     }
-    Py_XDECREF(result);
-    Py_DECREF(work);
     /* If the group has ended, the caller's own way reports the reason. */
     if (!PyErr_Occurred() || PyErr_ExceptionMatches(failure))
         return not_made();
