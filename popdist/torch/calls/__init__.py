@@ -1,5 +1,5 @@
-"""torch.distributed's collective calls: checked, made as calls of tensors, with works.
+"""torch.distributed's collective calls: checked, and made as calls of the engine.
 
-In come tensors and options as torch gives them to a process group; out go calls of
-popdist.torch.tensors, and the works that torch's callers wait for.
+In come tensors and options as torch gives them to a process group; out go calls on the
+group's ArrayTransport, and the works that torch's callers wait for.
 """
