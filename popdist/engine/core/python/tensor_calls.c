@@ -51,13 +51,6 @@ typedef struct {
     unsigned long long made; /* calls that have succeeded */
 } TensorCallsObject;
 
-/* A tensor as one row. */
-typedef struct {
-    char *data;
-    uint64_t count, bytes;
-    int type;
-} tensor_row;
-
 /* The core's dtype of a tensor's elements, or -1. */
 static int dtype_of(const dlpack_tensor *t)
 {
@@ -148,17 +141,6 @@ static PyObject *only(PyObject *tensors)
     return PyList_Size(tensors) == 1 ? PyList_GetItem(tensors, 0) : NULL;
 }
 
-/* A call with one source and one result, which may be the same tensor. */
-typedef struct {
-    CommObject *comm;
-    PyObject *split;
-    int usual; /* algorithm */
-    operation op;
-    int reduction, root;
-    PyObject *source, *target;
-    tensor_row in, out;
-} tensor_call;
-
 static bool read_call(const TensorCallsObject *self, tensor_call *k, operation op,
                       PyObject *source, PyObject *target)
 {
@@ -194,83 +176,6 @@ static bool are_parts(const tensor_call *k, const tensor_row *whole, const tenso
                || (may_be_own && part->data == own));
 }
 
-/* Exchange rows as equal shares of all members. */
-static PyObject *exchange_rows(const tensor_call *k)
-{
-    exchange x = {
-        .c = &k->comm->c,
-        .op = k->op,
-        .prelude_to = NO_PRELUDE,
-        .type = UINT8,
-        .root = k->root,
-        .in = k->in.data,
-        .out = k->out.data,
-    };
-    if (k->op == BROADCAST) {
-        const ssize_t length = (ssize_t)k->in.count;
-        x.type = (dtype)k->in.type;
-        x.shapes_hash = hash_with_shape(0, &length, 1);
-    }
-    if (!enter(k->comm, k->out.bytes))
-        return NULL;
-    return leave(k->comm, exchange_equal(x, k->in.bytes));
-}
-
-static PyObject *carry_out(tensor_call *k)
-{
-    if (k->op != ALL_REDUCE && k->op != REDUCE_SCATTER)
-        return exchange_rows(k);
-    call c = call_of(&k->comm->c, split_of(k->split), k->op, k->in.type, k->reduction);
-    return comm_reduce_row(k->comm, &c, k->usual, k->in.data, k->out.data, k->in.count);
-}
-
-/* A deferred call, which torch's work stands for. */
-typedef struct {
-    DeferredObject base;
-    PyObject *group;  /* is not closed for lack of references while this is deferred */
-    tensor_call call; /* without tensors once it is over */
-    bool is_number;   /* whether its result is one element */
-} TensorCallObject;
-
-static void keep(const tensor_call *k)
-{
-    Py_INCREF((PyObject *)k->comm);
-    Py_INCREF(k->split);
-    Py_INCREF(k->source);
-    Py_INCREF(k->target);
-}
-
-static void release(tensor_call *k)
-{
-    if (!k->source)
-        return;
-    Py_CLEAR(k->source);
-    Py_DECREF(k->target);
-    Py_DECREF(k->split);
-    Py_DECREF((PyObject *)k->comm);
-}
-
-static bool call_make(DeferredObject *self)
-{
-    PyObject *result = carry_out(&((TensorCallObject *)self)->call);
-    Py_XDECREF(result);
-    return result;
-}
-
-static void call_release(DeferredObject *self)
-{
-    release(&((TensorCallObject *)self)->call);
-}
-
-static void call_end(PyObject *object)
-{
-    TensorCallObject *self = (TensorCallObject *)object;
-    release(&self->call);
-    Py_DECREF((PyObject *)self->base.comm);
-    Py_DECREF(self->group);
-    free_object(object);
-}
-
 static PyObject *not_made(void)
 {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
@@ -288,30 +193,18 @@ static PyObject *make_later(TensorCallsObject *self, const tensor_call *k)
             return not_made();
         Py_DECREF(result);
     }
-    TensorCallObject *later = new_object(tensor_call_type);
-    if (!later)
-        return NULL;
-    Py_INCREF((PyObject *)k->comm);
-    Py_INCREF(self->group);
-    later->base.comm = k->comm;
-    later->base.make = call_make;
-    later->base.release = call_release;
-    later->group = self->group;
-    later->is_number = k->out.count == 1;
-    later->call = *k;
-    keep(k);
-    defer(&later->base);
-    self->made++;
-    return (PyObject *)later;
+    PyObject *later = defer(k, self->group);
+    self->made += later != NULL;
+    return later;
 }
 
 /* Make a call now, and return its work or, for an asynchronous one, True. Return None if
  * it was not made. */
 static PyObject *make_now(TensorCallsObject *self, tensor_call *k, bool is_async)
 {
-    keep(k); /* while other threads run */
-    PyObject *result = carry_out(k);
-    release(k);
+    tensor_call_keep(k); /* while other threads run */
+    PyObject *result = tensor_call_make(k);
+    tensor_call_release(k);
     Py_XDECREF(result); /* None lives on */
     if (result == Py_None) {
         PyObject *work = is_async ? Py_True : self->done;
@@ -450,27 +343,6 @@ static void calls_end(PyObject *object)
     Py_XDECREF(self->torch);
     free_object(object);
 }
-
-static PyMethodDef call_methods[] = {
-    METHOD("wait", deferred_wait, METH_NOARGS),
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef call_members[] = {
-    {"is_over", T_BOOL, offsetof(TensorCallObject, base.is_over), READONLY, NULL},
-    {"is_number", T_BOOL, offsetof(TensorCallObject, is_number), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyType_Slot call_slots[] = {
-    {Py_tp_dealloc, (void *)(uintptr_t)call_end},
-    {Py_tp_methods, call_methods},
-    {Py_tp_members, call_members},
-    {0, NULL},
-};
-
-PyType_Spec tensor_call_spec = TYPE("TensorCall", TensorCallObject,
-                                    Py_TPFLAGS_DISALLOW_INSTANTIATION, call_slots);
 
 static PyMethodDef calls_methods[] = {
     METHOD("all_reduce", make_all_reduce, METH_FASTCALL),
