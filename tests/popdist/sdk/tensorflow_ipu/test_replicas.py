@@ -1,18 +1,17 @@
 """Programs whose replicas are the instances of a job."""
 
+import io
+from contextlib import redirect_stdout
+
 import pytest
 import tensorflow as tf
-from jobs import run
 from tensorflow.python import ipu
 
 import popdist
+from tests.popdist.tensorflow.instances import on_all
 
-# TensorFlow is imported by each instance.
 PROGRAM = """
-import os
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import popdist.sdk
-popdist.sdk.install()
+import popdist
 import tensorflow as tf
 from tensorflow.python import ipu
 
@@ -73,15 +72,26 @@ with tf.Graph().as_default():
 """
 
 
+def outputs(program: str) -> list[str]:
+    """Return what two instances print, which are forks that have TensorFlow."""
+
+    def instance(rank: int) -> str:
+        with redirect_stdout(io.StringIO()) as out:
+            exec(PROGRAM + program, {"rank": rank})
+        return out.getvalue()
+
+    return on_all(2, instance)
+
+
 def test_replicas_sum_in_eager_execution_functions_and_sessions() -> None:
-    ended = run(2, PROGRAM + SUMS, timeout=240)
+    found = outputs(SUMS)
 
     # x*x is 9 and 16; its derivative 2*x, times the factors 1 + 2 of both replicas.
     # The means of the batches are 6, 7, 8 and 9.
-    assert [(one.code, one.out) for one in ended] == [
-        (0, "[[0], [1]] [2.0, 4.0] [2.0, 1.0] 2.0 25.0 18.0 5 -30.0 1.0 [3.] [3.]\n"),
-        (0, "[[0], [1]] [6.0, 0.0] [2.0, 1.0] 2.0 50.0 24.0 5 -30.0 2.0 [3.] [3.]\n"),
-    ], ended
+    assert found == [
+        "[[0], [1]] [2.0, 4.0] [2.0, 1.0] 2.0 25.0 18.0 5 -30.0 1.0 [3.] [3.]\n",
+        "[[0], [1]] [6.0, 0.0] [2.0, 1.0] 2.0 50.0 24.0 5 -30.0 2.0 [3.] [3.]\n",
+    ]
 
 
 NUMBERS = """
@@ -112,13 +122,11 @@ for values in step():
 
 
 def test_replicas_know_their_numbers() -> None:
-    ended = run(2, PROGRAM + NUMBERS, timeout=240)
-
     # Configured, before it is and after, and in the strategy.
-    assert [(one.code, one.out) for one in ended] == [
-        (0, "0 3.0 0 6.0 0 3.0 0\n3.0\n"),
-        (0, "1 3.0 0 6.0 1 3.0 1\n3.0\n"),
-    ], ended
+    assert outputs(NUMBERS) == [
+        "0 3.0 0 6.0 0 3.0 0\n3.0\n",
+        "1 3.0 0 6.0 1 3.0 1\n3.0\n",
+    ]
 
 
 def test_replicas_of_one_instance_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
