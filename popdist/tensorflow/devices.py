@@ -7,7 +7,6 @@ from tensorflow.python.eager import context
 
 from popdist.session import STATE
 
-# Any, because TensorFlow declares no types.
 _PhysicalDevice = Any
 
 

@@ -23,7 +23,6 @@ def set_ipu_config(
         ValueError: The replicas of this job span a different number of IPUs.
     """
     _check_ipus(ipus_per_replica)
-    # Any: TensorFlow's configurations have no types.
     options: Any = config
     if hasattr(options, "select_ipus") and hasattr(options, "experimental"):
         distribution = options.experimental.multi_replica_distribution

@@ -16,11 +16,10 @@ _ADVICE = (
 
 def watch_fit() -> None:
     """Note from now on if either Keras trains a model that other instances do not."""
-    extend("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer", "fit", _noted)
-    extend("tf_keras.src.engine.training", "Model", "fit", _noted)
+    extend("keras.src.backend.tensorflow.trainer:TensorFlowTrainer.fit", _noted)
+    extend("tf_keras.src.engine.training:Model.fit", _noted)
 
 
-# Any: Keras declares no types.
 def _noted(fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     result = fit(model, *args, **kwargs)
     if not isinstance(

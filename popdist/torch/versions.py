@@ -1,8 +1,10 @@
-"""The versions of torch that popdist.torch is tested with."""
+"""The versions of torch that popdist.torch is tested with, and its private names."""
 
 import warnings
 
 import torch
+
+from popdist.framework_names import TORCH
 
 # Equal to the bounds in pyproject.toml: from OLDEST on, and before TOO_NEW.
 OLDEST, TOO_NEW = (2, 10), (2, 16)
@@ -21,3 +23,4 @@ def warn_of(version: str) -> None:
 
 
 warn_of(torch.__version__)
+TORCH.check()

@@ -1,32 +1,21 @@
 """Which variables of their own the replicas write in a run, and when."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from popdist.tensorflow.strategy.extending import extend
 from popdist.tensorflow.tensors.memory import Tensor
 
 
-def record_functions(strategy_class: type[Any]) -> None:
-    """Let the calls of functions that were traced before be recorded in runs.
-
-    What such a function writes is known from its tracing alone. The extended strategies
-    have a method record_call.
-    """
-    extend(
-        "tensorflow.python.eager.polymorphic_function.concrete_function",
-        "ConcreteFunction",
-        "_call_flat",
-        partial(_call_recorded, strategy_class),
-    )
-
-
-def _call_recorded(
+def call_recorded(
     strategy_class: type[Any], call: Any, function: Any, *args: Any, **kwargs: Any
 ) -> Any:
+    """Call a function that was traced before, and record what it writes in a run.
+
+    Its tracing alone has recorded that. The extended strategies have a method
+    record_call.
+    """
     strategy = tf.distribute.get_strategy()
     if isinstance(strategy, strategy_class):
         strategy.extended.record_call(function.graph)

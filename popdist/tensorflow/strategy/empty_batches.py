@@ -7,47 +7,14 @@ cut off their results, so its gradients are zeros.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from popdist.tensorflow.strategy.extending import extend
 from popdist.tensorflow.tensors.memory import Tensor
 
-# Operations that fail on an empty batch, or have a gradient that fails.
-_OPERATIONS = (
-    ("gen_nn_ops", "conv2d"),
-    ("gen_nn_ops", "max_pool"),
-    ("gen_nn_ops", "max_pool3d"),
-    ("gen_nn_ops", "max_pool_with_argmax"),
-    ("gen_array_ops", "extract_image_patches"),
-)
 
-
-def allow_empty_batches(strategy_class: type) -> None:
-    """Let replicas of this class of strategies compute what they do of empty batches.
-
-    The first local replica always has a row.
-    """
-    for module, name in _OPERATIONS:
-        around = partial(_with_a_row, strategy_class)
-        extend(f"tensorflow.python.ops.{module}", "", name, around)
-    extend(
-        "keras.src.layers.normalization.batch_normalization",
-        "BatchNormalization",
-        "_moments",
-        partial(_moments, strategy_class),
-    )
-    extend(
-        "keras.src.losses.loss",
-        "",
-        "reduce_values",
-        partial(_reduced, strategy_class),
-    )
-
-
-def _with_a_row(
+def with_a_row(
     strategy_class: type,
     operation: Callable[..., Any],
     *args: Any,
@@ -80,13 +47,16 @@ def _with_a_row(
 
 
 def _may_be_empty(strategy_class: type) -> bool:
-    """Return whether a replica computes here that may have an empty batch."""
+    """Return whether a replica computes here that may have an empty batch.
+
+    The first local replica always has a row.
+    """
     replica = tf.distribute.get_replica_context()
     is_ours = replica is not None and isinstance(replica.strategy, strategy_class)
     return is_ours and replica._replica_id > 0
 
 
-def _moments(
+def moments_of_rows(
     strategy_class: type,
     moments: Callable[..., tuple[Tensor, Tensor]],
     layer: Any,
@@ -108,7 +78,7 @@ def _moments(
     return mean, variance
 
 
-def _reduced(
+def loss_of_rows(
     strategy_class: type,
     reduce_values: Callable[..., Tensor],
     values: Tensor,

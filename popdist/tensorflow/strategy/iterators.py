@@ -10,39 +10,24 @@ all of them have data for it, so that all end with the first one that has none.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 
-from popdist.tensorflow.strategy.extending import extend
 from popdist.tensorflow.tensors.memory import Tensor
 
-# Any: TensorFlow declares no types.
 Iterator = Any
 
-_MODULE, _CLASS = input_lib.__name__, "DistributedIteratorBase"
 
-
-def make_steps(strategy_class: type) -> None:
-    """Let the iterators of this class of strategies make steps of batches so.
-
-    Their extended strategies have a method true_on_all, which returns whether a tensor
-    is true on all instances.
-    """
-    extend(_MODULE, _CLASS, "get_next", partial(_get_next, strategy_class))
-    extend(
-        _MODULE,
-        _CLASS,
-        "get_next_as_optional",
-        partial(_get_next_as_optional, strategy_class),
-    )
-
-
-def _get_next(
+def get_next(
     strategy_class: type, get_next: Any, iterator: Iterator, name: str | None = None
 ) -> Any:
+    """Return the batches of the next step, or raise TensorFlow's error of the end.
+
+    The extended strategies have a method true_on_all, which returns whether a tensor is
+    true on all instances.
+    """
     if not _makes_steps(iterator, strategy_class):
         return get_next(iterator, name)
     is_step, values = _next_step(iterator)
@@ -58,9 +43,10 @@ def _get_next(
         return values()
 
 
-def _get_next_as_optional(
+def get_next_as_optional(
     strategy_class: type, get_next_as_optional: Any, iterator: Iterator
 ) -> Any:
+    """Return the batches of the next step, or an empty optional at the end."""
     if not _makes_steps(iterator, strategy_class):
         return get_next_as_optional(iterator)
     is_step, values = _next_step(iterator)

@@ -5,14 +5,12 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from popdist.errors import MismatchError
 from popdist.replicated.lone_training import told
-from popdist.tensorflow.strategy.extending import extend
 
 logger = logging.getLogger("popdist.tensorflow")
 
@@ -27,34 +25,23 @@ _ALIKE = (
 _SCOPE = "Make the model and the optimizer within `with strategy.scope():`."
 
 
-def check_models(strategy_class: type[Any], is_mistake: Callable[[], bool]) -> None:
-    """Let the Kerases that are imported check what they train.
-
-    Args:
-        strategy_class: The class of strategies whose models are checked.
-        is_mistake: Returns whether a model that no strategy trains should be one of a
-            PopDistStrategy.
-    """
-    check = partial(_checked_fit, strategy_class, is_mistake)
-    extend("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer", "fit", check)
-    extend("tf_keras.src.engine.training", "Model", "fit", check)
-    for module in ("keras.src.callbacks.callback_list", "tf_keras.src.callbacks"):
-        for name, around in (
-            ("on_train_begin", _begin_alike),
-            ("on_train_batch_end", _stop_alike),
-            ("on_epoch_end", _decide_alike),
-        ):
-            extend(module, "CallbackList", name, partial(around, strategy_class))
-
-
-def _checked_fit(
-    strategy_class: type[Any],
+def checked_fit(
     is_mistake: Callable[[], bool],
+    strategy_class: type[Any],
     fit: Callable[..., Any],
     model: Any,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
+    """Check a model, and train it.
+
+    Args:
+        is_mistake: Returns whether a model that no strategy trains should be one of a
+            PopDistStrategy.
+        strategy_class: The class of strategies whose models are checked.
+        fit: Trains the model.
+        model: The model, which is followed by the arguments of fit.
+    """
     # The first name is that of Keras 3, the second that of tf_keras.
     own = getattr(model, "_distribute_strategy", None) or getattr(
         model, "_distribution_strategy", None
@@ -95,7 +82,7 @@ def _checked_fit(
         _IN_FIT.reset(token)
 
 
-def _begin_alike(
+def begin_alike(
     strategy_class: type[Any],
     begin: Callable[..., None],
     callbacks: Any,
@@ -129,7 +116,7 @@ def _begin_alike(
         )
 
 
-def _stop_alike(
+def stop_alike(
     strategy_class: type[Any],
     end: Callable[..., None],
     callbacks: Any,
@@ -143,7 +130,7 @@ def _stop_alike(
         _check_decisions(strategy_class, callbacks)
 
 
-def _decide_alike(
+def decide_alike(
     strategy_class: type[Any],
     end: Callable[..., None],
     callbacks: Any,
@@ -196,7 +183,6 @@ def _learning_rate(optimizer: Any) -> float:
     return 0.0 if rate is None or callable(rate) else float(tf.convert_to_tensor(rate))
 
 
-# Any: neither Keras declares types.
 def _strategies_of_parts(model: Any) -> list[Any]:
     """Return the strategies of a model's optimizer and variables; None for none."""
     # Those of Keras 3 have variables of TensorFlow as values.

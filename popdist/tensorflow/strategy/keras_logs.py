@@ -6,31 +6,16 @@ them first, in the call that aggregates the metrics at the end of the step.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from popdist.tensorflow.strategy.extending import extend
 from popdist.tensorflow.tensors.memory import Tensor
 
 # How Keras reduces the logs of the step that it makes; None outside of its steps.
 # Any: TensorFlow declares no types.
 REDUCTION: ContextVar[Any] = ContextVar("popdist.logs", default=None)
 _MEAN, _SUM = tf.distribute.ReduceOp.MEAN, tf.distribute.ReduceOp.SUM
-
-
-def reduce_logs(strategy_class: type[Any]) -> None:
-    """Let Keras's steps under a class of strategies reduce their logs so."""
-    for name in ("train_function", "test_function"):
-        keras_3 = "keras.src.backend.tensorflow.trainer", "TensorFlowTrainer"
-        extend(*keras_3, f"make_{name}", partial(_made, strategy_class, name, _MEAN))
-        tf_keras = "tf_keras.src.engine.training", "Model"
-        extend(*tf_keras, f"make_{name}", partial(_made, strategy_class, name, _SUM))
-    # What replicas return as they got it from there is equal on all of them.
-    module = "tensorflow.python.distribute.distribute_lib"
-    merged = partial(_merged, strategy_class)
-    extend(module, "ReplicaContextBase", "merge_call", merged)
 
 
 class _Step:
@@ -52,17 +37,24 @@ class _Step:
         return getattr(self._function, name)
 
 
-def _made(
-    strategy_class: type[Any],
-    name: str,
+def make_step(
     reduce_op: Any,
+    strategy_class: type[Any],
     make: Callable[..., Any],
     model: Any,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Make a model's function of steps, and return it."""
+    """Make a model's function of steps, and return it.
+
+    Args:
+        reduce_op: How Keras reduces the logs of the local replicas.
+        strategy_class: The class of strategies whose logs all replicas reduce.
+        make: Makes the function, which is an attribute of the model.
+        model: The model, which is followed by the arguments of `make`.
+    """
     make(model, *args, **kwargs)
+    name = make.__name__.removeprefix("make_")
     function = getattr(model, name)
     # Both Kerases make it once, and keep it.
     if isinstance(model.distribute_strategy, strategy_class) and not isinstance(
@@ -72,13 +64,14 @@ def _made(
     return getattr(model, name)
 
 
-def _merged(
+def record_merged(
     strategy_class: type[Any],
     merge_call: Callable[..., Any],
     context: Any,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
+    """Record what a replica gets from a merge_call: it is equal on all of them."""
     result = merge_call(context, *args, **kwargs)
     if isinstance(context.strategy, strategy_class):
         context.strategy.extended.merged.append(result)

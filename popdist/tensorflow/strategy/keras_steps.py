@@ -6,20 +6,17 @@ PopDistStrategy distributes, as is Keras 3 which batch it builds a model with.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from popdist.tensorflow.strategy.datasets import fewest_of, steps_of
-from popdist.tensorflow.strategy.extending import extend
 from popdist.tensorflow.strategy.same_data import distributed_by_keras
 
 
 class _Adapter:
     """An adapter of Keras for data, with some attributes replaced."""
 
-    # Any: adapters have attributes of many types.
     def __init__(self, adapter: Any, **attributes: Any) -> None:
         self.__dict__.update(attributes)
         self._adapter = adapter
@@ -28,49 +25,18 @@ class _Adapter:
         return getattr(self._adapter, name)
 
 
-def count_steps(strategy_class: type[Any]) -> None:
-    """Let the Kerases that are imported count the steps of this class of strategies."""
-    extend(
-        "keras.src.backend.tensorflow.trainer",
-        "TFEpochIterator",
-        "__init__",
-        partial(_make_for_keras_3, strategy_class),
-    )
-    extend(
-        "keras.src.trainers.data_adapters.array_data_adapter",
-        "ArrayDataAdapter",
-        "get_tf_dataset",
-        partial(_rows_of_arrays, strategy_class),
-    )
-    extend(
-        "tf_keras.src.engine.data_adapter",
-        "DataHandler",
-        "_configure_dataset_and_inferred_steps",
-        partial(_configure_for_keras_2, strategy_class),
-    )
-
-
-def build_with_batch(strategy_class: type[Any]) -> None:
-    """Let Keras 3 build models with the first batch of local data alone.
-
-    Keras would build them with the mean of the first batches of all replicas, which may
-    differ in their shapes.
-    """
-    extend(
-        "keras.src.backend.tensorflow.trainer",
-        "TensorFlowTrainer",
-        "_maybe_symbolic_build",
-        partial(_build_with_batch, strategy_class),
-    )
-
-
-def _build_with_batch(
+def build_with_batch(
     strategy_class: type[Any],
     build: Callable[..., None],
     model: Any,
     iterator: Any = None,
     data_batch: Any = None,
 ) -> None:
+    """Build a model of Keras 3 with the first batch of local data alone.
+
+    Keras would build it with the mean of the first batches of all replicas, which may
+    differ in their shapes.
+    """
     strategy = model._distribute_strategy
     if iterator is None or not isinstance(strategy, strategy_class):
         build(model, iterator, data_batch)
@@ -86,7 +52,7 @@ def _build_with_batch(
     build(model, None, tf.nest.map_structure(lambda each: local(each)[0], batch))
 
 
-def _make_for_keras_3(
+def make_epoch_iterator(
     strategy_class: type[Any],
     make: Callable[..., None],
     iterator: Any,
@@ -109,7 +75,7 @@ def _make_for_keras_3(
         iterator._num_batches = steps
 
 
-def _rows_of_arrays(
+def dataset_of_arrays(
     strategy_class: type[Any], make: Callable[[Any], tf.data.Dataset], adapter: Any
 ) -> tf.data.Dataset:
     """Return the data set that Keras 3 makes of arrays, for steps of all rows.
@@ -122,7 +88,7 @@ def _rows_of_arrays(
     return _with_any_rows(dataset) if is_left else dataset
 
 
-def _configure_for_keras_2(
+def configure_steps(
     strategy_class: type[Any],
     configure: Callable[..., None],
     handler: Any,
@@ -170,7 +136,6 @@ def _with_whole_steps(
         replicas: How many batches a step has.
     """
 
-    # Any: as in _with_any_rows().
     def filled(number: Any, batch: Any) -> tf.data.Dataset:
         is_last = tf.cast((number + 1) % batches == 0, tf.int64)
         empty = tf.nest.map_structure(lambda x: x if x is None else x[:0], batch)

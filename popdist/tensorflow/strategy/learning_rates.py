@@ -6,27 +6,13 @@ enqueues what it returns, would do so as often as there are local replicas.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute.values import DistributedVariable
 
-from popdist.tensorflow.strategy.extending import extend
 
-
-def compute_rates_once(strategy_class: type[Any]) -> None:
-    """Let tf_keras, if it is imported, do so under this class of strategies."""
-    extend(
-        "tf_keras.src.optimizers.legacy.optimizer_v2",
-        "OptimizerV2",
-        "_prepare",
-        partial(_prepare_once, strategy_class),
-    )
-
-
-# Any: Keras declares no types.
-def _prepare_once(
+def prepare_once(
     strategy_class: type[Any],
     prepare: Callable[..., dict[Any, Any]],
     optimizer: Any,

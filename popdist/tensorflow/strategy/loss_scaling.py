@@ -4,35 +4,23 @@ A replica whose gradients overflow would otherwise skip a step that the others m
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from popdist.tensorflow.strategy.extending import extend
 from popdist.tensorflow.tensors.memory import Tensor
 
 
-def scale_losses_alike(strategy_class: type) -> None:
-    """Let the Kerases that are imported scale losses under this class of strategies."""
-    extend(
-        "keras.src.optimizers.loss_scale_optimizer",
-        "LossScaleOptimizer",
-        "check_finite",
-        partial(_finite_on_all, strategy_class),
-    )
-    # Its optimizer looks at the sums of all replicas, but refuses other strategies.
-    extend(
-        "tf_keras.src.mixed_precision.loss_scale_optimizer",
-        "",
-        "strategy_supports_loss_scaling",
-        lambda original: (
-            isinstance(tf.distribute.get_strategy(), strategy_class) or original()
-        ),
-    )
+def supports_loss_scaling(strategy_class: type, is_supported: Callable[[], Any]) -> Any:
+    """Return whether tf_keras scales losses under the strategy in use.
+
+    Its optimizer looks at the sums of all replicas, but refuses strategies that it does
+    not know.
+    """
+    return isinstance(tf.distribute.get_strategy(), strategy_class) or is_supported()
 
 
-def _finite_on_all(
+def finite_on_all(
     strategy_class: type,
     check_finite: Callable[..., Tensor],
     optimizer: Any,

@@ -9,19 +9,10 @@ from popdist.replicated.members import Members
 from popdist.session import STATE
 from popdist.tensorflow.devices import local_devices
 from popdist.tensorflow.ipu_config import set_ipu_config
-from popdist.tensorflow.strategy.aggregation import record_functions
 from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps
-from popdist.tensorflow.strategy.empty_batches import allow_empty_batches
 from popdist.tensorflow.strategy.exchange import Exchange
 from popdist.tensorflow.strategy.extended import PopDistExtended
-from popdist.tensorflow.strategy.iterators import make_steps
-from popdist.tensorflow.strategy.keras_checks import check_models
-from popdist.tensorflow.strategy.keras_logs import reduce_logs
-from popdist.tensorflow.strategy.keras_steps import build_with_batch, count_steps
-from popdist.tensorflow.strategy.learning_rates import compute_rates_once
-from popdist.tensorflow.strategy.loss_scaling import scale_losses_alike
-from popdist.tensorflow.strategy.saving import extend_savers
-from popdist.tensorflow.strategy.summaries import extend_summaries
+from popdist.tensorflow.strategy.patches import apply_patches
 
 
 class PopDistStrategy(tf.distribute.Strategy):
@@ -82,12 +73,10 @@ class PopDistStrategy(tf.distribute.Strategy):
         """
         self.extended.shards_datasets = shard
 
-    # Any: a configuration of tensorflow.python.ipu.
     def update_ipu_config(self, config: Any) -> Any:
         """Set in a configuration how many instances there are, and which this is."""
         return set_ipu_config(config, configure_device=False)
 
-    # Any: they have the types of the methods of TensorFlow's strategies.
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
         """Return the reduction of a value over all replicas, and along an axis.
 
@@ -100,14 +89,4 @@ class PopDistStrategy(tf.distribute.Strategy):
         return self.run(fn, *args, **kwargs)
 
 
-make_steps(PopDistStrategy)
-record_functions(PopDistStrategy)
-scale_losses_alike(PopDistStrategy)
-compute_rates_once(PopDistStrategy)
-count_steps(PopDistStrategy)
-build_with_batch(PopDistStrategy)
-reduce_logs(PopDistStrategy)
-allow_empty_batches(PopDistStrategy)
-check_models(PopDistStrategy, PopDistExtended.is_without_model)
-extend_savers()
-extend_summaries()
+apply_patches(PopDistStrategy)

@@ -50,7 +50,6 @@ def is_compared() -> bool:
     return not _BY_KERAS.get()
 
 
-# Any: data sets, or arrays in structures, as programs give them.
 def warn_of_same_data(members: Members, data: Any) -> None:
     """Warn on instance 0 if all instances have the same data. All must call this."""
     if members.instances is None or members.instances.size == 1:

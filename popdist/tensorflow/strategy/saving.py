@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from time import monotonic, sleep
@@ -25,23 +24,9 @@ from typing import Any
 
 from popdist.engine.meet.members import read_ended
 from popdist.session import STATE
-from popdist.tensorflow.strategy.extending import extend
 
-# The methods of models, which save a file or several.
-_OF_MODELS = (
-    ("keras.src.models.model", "Model", "save"),
-    ("keras.src.models.model", "Model", "save_weights"),
-    ("tf_keras.src.engine.training", "Model", "save"),
-    ("tf_keras.src.engine.training", "Model", "save_weights"),
-)
-# What saves several files: its path is the second argument, or one of these names.
-_OF_FOLDERS = (
-    ("tensorflow.python.checkpoint.checkpoint", "TrackableSaver", "save"),
-    ("tensorflow.python.saved_model.save", "", "save_and_return_nodes"),
-)
+# The path of what saves several files: its second argument, or one of these.
 _PATHS = ("file_prefix", "export_dir")
-# What writes to the folder of a Keras callback, reads it, or removes it.
-_OF_BACKUPS = ("_save_model", "on_train_begin", "on_train_end")
 # What Keras saves as one file.
 _SUFFIXES = (".keras", ".h5", ".hdf5")
 
@@ -173,20 +158,10 @@ def save_alone(job: str, rank: int) -> None:
         _SAVERS.append(Saver(job, rank))
 
 
-def extend_savers() -> None:
-    """Let Keras and TensorFlow save files as save_alone() says."""
-    for place in _OF_MODELS:
-        extend(*place, partial(_saved, Saver.save_model))
-    for place in _OF_FOLDERS:
-        extend(*place, partial(_saved, Saver.save_folder))
-    for name in _OF_BACKUPS:
-        module = "keras.src.callbacks.backup_and_restore"
-        extend(module, "BackupAndRestore", name, partial(_saved, Saver.back_up))
-
-
-def _saved(
+def saved(
     by: Callable[..., Any], save: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
+    """Save by a method of Saver, if this instance has one."""
     return by(*_SAVERS, save, *args, **kwargs) if _SAVERS else save(*args, **kwargs)
 
 

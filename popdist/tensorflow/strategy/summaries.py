@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from popdist.replicated.members import Members
 from popdist.session import STATE
-from popdist.tensorflow.strategy.extending import extend
 from popdist.tensorflow.tensors.memory import Tensor
 
 # The second at which TensorFlow makes the file, the host, and the id of the process.
@@ -45,31 +44,13 @@ class _Folders:
 _FOLDERS = _Folders()
 
 
-def extend_summaries() -> None:
-    """Let the instances write the event files of a folder once."""
-    extend(
-        "tensorflow.python.ops.gen_summary_ops",
-        "",
-        "create_summary_file_writer",
-        _create,
-    )
-    extend(
-        "tensorflow.python.ops.summary_ops_v2",
-        "_ResourceSummaryWriter",
-        "close",
-        _close,
-    )
-    atexit.register(_move_all)
-
-
 def meet_writers(members: Members) -> None:
     """Learn the processes of the instances, which all must call it."""
     own = _number_of(gethostname()), os.getpid(), _IMPORTED
     _FOLDERS.processes = [*zip(*map(members.gather, own), strict=True)]
 
 
-# Any: TensorFlow declares no types.
-def _create(
+def create_writer(
     create: Callable[..., Any],
     writer: Tensor,
     logdir: Tensor,
@@ -92,7 +73,7 @@ def _create(
     return created
 
 
-def _close(close: Callable[[Any], Any], writer: Any) -> Any:
+def close_writer(close: Callable[[Any], Any], writer: Any) -> Any:
     """Close a writer, and move its files to its folder."""
     closed = close(writer)
     for temporary, (resource, _) in [*_FOLDERS.temporary.items()]:
@@ -124,6 +105,9 @@ def _move(temporary: str) -> None:
         for name in names if _is_of_first(folder) else ():
             _remove(f"{folder}/{name}")
     shutil.rmtree(temporary, ignore_errors=True)
+
+
+atexit.register(_move_all)
 
 
 def _is_of_first(folder: str) -> bool:

@@ -212,11 +212,11 @@ def skip_steps_alike() -> None:
     An overflow on one rank would make the others wait for its gradients.
     """
     keras = "keras.src.optimizers.loss_scale_optimizer"
-    extend(keras, "LossScaleOptimizer", "check_finite", _check_on_all)
+    extend(f"{keras}:LossScaleOptimizer.check_finite", _check_on_all)
     tf_keras = "tf_keras.src.mixed_precision.loss_scale_optimizer"
     for name in ("LossScaleOptimizer", "LossScaleOptimizerV3"):
-        extend(tf_keras, name, "apply_gradients", _apply_reduced)
-    extend(tf_keras, "", "_multiply_gradient", _multiply)
+        extend(f"{tf_keras}:{name}.apply_gradients", _apply_reduced)
+    extend(f"{tf_keras}:_multiply_gradient", _multiply)
 
 
 def _check_on_all(

@@ -5,37 +5,36 @@ jit_compile=True asks to compile for the IPU: it does not mean that XLA compiles
 CPU, which knows neither the queues nor the iterators of such programs.
 """
 
-from functools import wraps
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.client import session
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+from popdist.tensorflow.strategy.extending import extend
 
 
 def apply() -> None:
     """Set what programs for IPUs need, in this process."""
     tf.config.set_soft_device_placement(True)
-    session.BaseSession.__init__ = _placing_softly(session.BaseSession.__init__)
+    extend("tensorflow.python.client.session:BaseSession.__init__", _place_softly)
     # What a function is made with is forgotten: all that read it find None.
     polymorphic_function.Function._jit_compile = property(
         lambda function: None, lambda function, value: None
     )
 
 
-# Any: TensorFlow has no types.
-def _placing_softly(initialise: Any) -> Any:
-    """Return a constructor of sessions that places operations softly."""
-
-    @wraps(initialise)
-    def __init__(
-        self: Any, target: Any = "", graph: Any = None, config: Any = None
-    ) -> None:
-        if isinstance(config, tf.compat.v1.ConfigProto):
-            soft = tf.compat.v1.ConfigProto()
-            soft.CopyFrom(config)
-            soft.allow_soft_placement = True
-            config = soft
-        initialise(self, target, graph, config)
-
-    return __init__
+def _place_softly(
+    initialize: Callable[..., None],
+    session: Any,
+    target: Any = "",
+    graph: Any = None,
+    config: Any = None,
+) -> None:
+    """Initialize a session that places operations for IPUs on the CPU."""
+    if isinstance(config, tf.compat.v1.ConfigProto):
+        soft = tf.compat.v1.ConfigProto()
+        soft.CopyFrom(config)
+        soft.allow_soft_placement = True
+        config = soft
+    initialize(session, target, graph, config)

@@ -1,13 +1,12 @@
 """PopDistStrategy and its variables, which are those of popdist.tensorflow."""
 
-from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute.distribute_lib import get_update_replica_id
 
 from popdist.tensorflow import PopDistStrategy
-from popdist.tensorflow.strategy.extending import extend
 from popdist.tensorflow.strategy.variables import (
     IPUMirroredVariable,
     IPUSyncOnReadVariable,
@@ -18,16 +17,18 @@ from ..keras.model_options import add_to_models
 __all__ = ["IPUMirroredVariable", "IPUSyncOnReadVariable", "PopDistStrategy"]
 
 
-def _initialize(
-    initialize: Callable[..., None], strategy: Any, *args: Any, **kwargs: Any
-) -> None:
+_initialize = PopDistStrategy.__init__
+
+
+@wraps(_initialize)
+def _initialize_with_models(strategy: Any, *args: Any, **kwargs: Any) -> Any:
     """Initialize a strategy, and give Keras models the methods that it knows of."""
-    initialize(strategy, *args, **kwargs)
+    _initialize(strategy, *args, **kwargs)
     if strategy.extended.extends_keras:
         add_to_models()
 
 
-extend(PopDistStrategy.__module__, "PopDistStrategy", "__init__", _initialize)
+PopDistStrategy.__init__ = _initialize_with_models  # type: ignore[assignment, method-assign]
 
 
 def _shown_device(variable: Any) -> str:

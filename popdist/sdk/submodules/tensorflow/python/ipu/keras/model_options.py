@@ -19,7 +19,6 @@ from ..gradient_accumulation import (
 from ..refusals import logger, refuse
 from .optimizers import GradientAccumulationOptimizer
 
-# Any: Keras' models have no types.
 Model = Any
 _SUM = GradientAccumulationReductionMethod.SUM
 
@@ -148,8 +147,8 @@ _METHODS: dict[str, Callable[..., Any]] = {
 
 # Of Keras 3 and of tf_keras, what has the methods that train and evaluate models.
 _TRAINERS = (
-    ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer"),
-    ("tf_keras.src.engine.training", "Model"),
+    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer",
+    "tf_keras.src.engine.training:Model",
 )
 
 
@@ -160,16 +159,17 @@ def add_to_models() -> None:
         return
     for name, method in _METHODS.items():
         setattr(models, name, method)
-    make_train_function = models.make_train_function
+    for trainer in _TRAINERS:
+        extend(f"{trainer}.make_train_function", _make_prepared)
+        for name in ("fit", "evaluate", "predict"):
+            extend(f"{trainer}.{name}", _count_batches)
 
-    def prepared(model: Model, *args: Any, **kwargs: Any) -> Any:
-        _prepare(model)
-        return make_train_function(model, *args, **kwargs)
 
-    models.make_train_function = prepared
-    for name in ("fit", "evaluate", "predict"):
-        for module, owner in _TRAINERS:
-            extend(module, owner, name, _count_batches)
+def _make_prepared(
+    make: Callable[..., Any], model: Model, *args: Any, **kwargs: Any
+) -> Any:
+    _prepare(model)
+    return make(model, *args, **kwargs)
 
 
 def _count_batches(
