@@ -19,7 +19,6 @@ from popdist.tensorflow.tensors.operation import (
     unique_name,
 )
 from popdist.tensorflow.tensors.reduction import reduce_in_graph
-from popdist.tensorflow.tensors.registration import are_operations_available
 
 # As what a bool is reduced.
 _BYTE = tf.uint8
@@ -140,8 +139,8 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
 
     def _from_first_in_graph(self, tensor: Tensor) -> Tensor:
         # It costs less than call(), and Keras 3 assigns its counter so in each step.
-        is_bool = tensor.dtype is tf.bool
         # The others add zeros to its bytes.
+        is_bool = tensor.dtype is tf.bool
         own = tf.cast(tensor, _BYTE) if is_bool else tf.bitcast(tensor, _BYTE)
         if self._exchange.instances.rank:
             own = tf.zeros_like(own)
@@ -304,10 +303,8 @@ def _check_loops(tensors: Sequence[Tensor]) -> None:
 
 def _reduces_in_graph() -> bool:
     """Return whether popdist's operations reduce tensors here: in a tf.function."""
-    return (
-        not tf.executing_eagerly()
-        and bool(tf.compat.v1.executing_eagerly_outside_functions())
-        and are_operations_available()
+    return not tf.executing_eagerly() and bool(
+        tf.compat.v1.executing_eagerly_outside_functions()
     )
 
 

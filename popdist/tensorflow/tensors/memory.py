@@ -23,7 +23,6 @@ _CPU = ""
 _REUSED_BYTES = 1 << 18
 _MOST_REUSED = 4
 
-# Any, because TensorFlow declares no types.
 Tensor = Any
 
 

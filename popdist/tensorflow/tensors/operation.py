@@ -27,7 +27,6 @@ from popdist.tensorflow.tensors.registration import (
     KernelFunction,
     add_call,
     add_operation,
-    are_operations_available,
 )
 
 # What makes a call: it returns arrays of its own, and only reads those of the tensors.
@@ -71,18 +70,10 @@ def call_in_order(
     # TensorFlow orders what uses one resource, and also a condition or a function whose
     # calls use it. Of what has a state alone it orders no conditions.
     order = call_order()
-    if are_operations_available():
-        key = add_call(_on_memory(function, tensors, dtypes))
-        results = add_operation(
-            "PopdistCall", order=order, tensors=list(tensors), U=dtypes, key=key
-        )
-        return _with_shapes(results, specs)
-
-    def call(_: Array, *inputs: Array) -> Sequence[Array]:
-        # They are the memory of the tensors; a scalar comes as a number.
-        return function([np.asarray(array) for array in inputs])
-
-    results = tf.numpy_function(call, [order, *tensors], dtypes, name="popdist")
+    key = add_call(_on_memory(function, tensors, dtypes))
+    results = add_operation(
+        "PopdistCall", order=order, tensors=list(tensors), U=dtypes, key=key
+    )
     return _with_shapes(results, specs)
 
 
@@ -303,8 +294,6 @@ def _results_and_error(
     try:
         return [*call(), np.array(0)]
     except Exception as error:
-        if not are_operations_available():
-            raise
         empty = [np.empty(0, dtype.as_numpy_dtype) for dtype in dtypes]
         return [*empty, np.array(_ERRORS.add(error))]
 
@@ -316,8 +305,6 @@ def _checked(
 
     What TensorFlow's own functions of Python raise is an UnknownError, as a rule.
     """
-    if not are_operations_available():
-        return list(results)
     checked = add_operation(
         "PopdistReduce",
         order=resource,

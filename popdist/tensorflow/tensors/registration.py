@@ -5,7 +5,6 @@ They are registered when the first graph needs them.
 
 import os
 import traceback
-import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_library
 
+from popdist.framework_names import TENSORFLOW
 from popdist.tensorflow.tensors import _kernels
 from popdist.tensorflow.tensors.memory import Tensor
 
@@ -24,24 +24,22 @@ _LIBRARY = "libtensorflow_cc.so.2"
 
 
 @cache
-def are_operations_available() -> bool:
-    """Register popdist's operations, and return whether this TensorFlow has them now.
+def _register_operations() -> None:
+    """Register popdist's operations with TensorFlow.
 
-    It warns once where it does not.
+    Raises:
+        ImportError: Its C interface lacks a function that they need.
     """
     path = os.path.join(tf.sysconfig.get_lib(), _LIBRARY)
     try:
         _kernels.register_operations(path, _CALLS.carry_out)
     except (LookupError, RuntimeError) as error:
-        warnings.warn(
-            f"TensorFlow {tf.__version__} does not take popdist's operations ({error}),"
-            " so collectives in graphs are slower: tf.numpy_function carries them.",
-            stacklevel=2,
-        )
-        return False
+        raise ImportError(
+            f"TensorFlow {tf.__version__} does not take popdist's operations: {error}. "
+            f"Install tensorflow {TENSORFLOW.tried}, with which popdist was tried."
+        ) from error
     for name in ("PopdistCall", "PopdistReduce", "PopdistPack", "PopdistUnpack"):
         tf.no_gradient(name)
-    return True
 
 
 class _Calls:
@@ -95,8 +93,8 @@ def add_call(function: KernelFunction) -> int:
     return _CALLS.add(function)
 
 
-# Any: arguments and attributes of many types.
 def add_operation(name: str, **arguments: Any) -> list[Tensor]:
     """Add one of popdist's operations to the graph, and return its results."""
+    _register_operations()
     _, _, operation, _ = op_def_library._apply_op_helper(name, **arguments)
     return list(operation.outputs)

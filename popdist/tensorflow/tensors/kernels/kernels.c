@@ -50,7 +50,7 @@ static bool is_well(const execution *e)
     return TF_GetCode(e->status) == TF_OK;
 }
 
-static bool fail(execution *e, int code, const char *text)
+static bool fail(execution *e, TF_Code code, const char *text)
 {
     TF_SetStatus(e->status, code, text);
     return false;
@@ -134,13 +134,13 @@ static void execute(void *of, TF_OpKernelContext *context, int64_t tensors,
  * output, or NULL. */
 static PyObject *call_python(execution *e, PyObject *arguments)
 {
-    int code;
+    TF_Code code;
     const char *text;
     PyObject *results = NULL;
     PyObject *answer = PyObject_CallFunction(carry_out, "LN", (long long)e->of->key,
                                              arguments);
     if (answer
-        && PyArg_ParseTuple(answer, "isO!", &code, &text, &PyTuple_Type, &results)) {
+        && PyArg_ParseTuple(answer, "IsO!", &code, &text, &PyTuple_Type, &results)) {
         if (code == TF_OK)
             Py_INCREF(results);
         else
@@ -266,7 +266,7 @@ static void add_address(execution *e, const TF_Tensor *tensor)
 
 static bool is_complex(const TF_Tensor *tensor)
 {
-    const int type = TF_TensorType(tensor);
+    const TF_DataType type = TF_TensorType(tensor);
     return type == TF_COMPLEX64 || type == TF_COMPLEX128;
 }
 
@@ -300,7 +300,7 @@ static bool add_rows(execution *e, int64_t index, const TF_Tensor *tensor, int64
 
 /* Add a tensor to the table of those before it, if they are of its dtype, and allocate its
  * result. */
-static bool add_tensor(execution *e, int64_t index, int *type)
+static bool add_tensor(execution *e, int64_t index, TF_DataType *type)
 {
     const int from = (int)index + 1;
     int64_t lengths[MOST_AXES];
@@ -350,7 +350,7 @@ static void reduce_tables(execution *e)
 
 static bool reduce(execution *e)
 {
-    int type = 0;
+    TF_DataType type = 0;
     e->begins = calloc((size_t)e->of->count, sizeof *e->begins);
     if (!e->begins)
         return fail(e, TF_RESOURCE_EXHAUSTED, "There is no memory for an operation.");
@@ -391,9 +391,9 @@ static bool set_result(execution *e, int64_t index, PyObject *result)
 {
     PyObject *owner, *shape;
     unsigned long long address, bytes;
-    int type;
+    TF_DataType type;
     int64_t lengths[MOST_AXES];
-    if (!PyArg_ParseTuple(result, "OKKiO!", &owner, &address, &bytes, &type, &PyTuple_Type,
+    if (!PyArg_ParseTuple(result, "OKKIO!", &owner, &address, &bytes, &type, &PyTuple_Type,
                           &shape))
         return false;
     const Py_ssize_t axes = PyTuple_Size(shape);

@@ -75,7 +75,7 @@ static void add_to_release(void *data, size_t bytes, void *argument)
         continue;
 }
 
-TF_Tensor *tensor_over(PyObject *object, int type, const int64_t *lengths, int axes,
+TF_Tensor *tensor_over(PyObject *object, TF_DataType type, const int64_t *lengths, int axes,
                        void *data, size_t bytes)
 {
     owner *o = malloc(sizeof *o);

@@ -17,7 +17,7 @@ PyObject *memory_of(TF_Tensor *tensor);
 
 /* Return a tensor of elements that an object has, which it keeps; a copy of them where they
  * are not aligned. Returns NULL where there is no memory. */
-TF_Tensor *tensor_over(PyObject *owner, int type, const int64_t *lengths, int axes,
+TF_Tensor *tensor_over(PyObject *owner, TF_DataType type, const int64_t *lengths, int axes,
                        void *data, size_t bytes);
 
 /* Forget the objects whose tensors TensorFlow has deleted. */

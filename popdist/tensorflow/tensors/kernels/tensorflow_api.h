@@ -1,6 +1,6 @@
-/* TensorFlow's C interface, as far as operations of our own need it. It is looked up in
- * the libraries of the TensorFlow that runs, so that nothing of it is needed to build
- * this. The declarations are those of the headers in its wheel, in tensorflow/c. */
+/* The part of TensorFlow's C interface that popdist's operations need. find_tensorflow()
+ * looks the functions up in the libraries of the running TensorFlow, so building needs
+ * none of its files. A test compiles the declarations against the headers in its wheel. */
 #ifndef POPDIST_TENSORFLOW_API_H
 #define POPDIST_TENSORFLOW_API_H
 
@@ -16,6 +16,9 @@ typedef struct TF_KernelBuilder TF_KernelBuilder;
 typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;
 typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
 
+/* TensorFlow's enumerations, for which gcc takes this type. */
+typedef unsigned int TF_Code;
+typedef unsigned int TF_DataType;
 enum { TF_COMPLEX64 = 8, TF_INT64 = 9, TF_COMPLEX128 = 18 };
 enum { TF_OK = 0, TF_INVALID_ARGUMENT = 3, TF_RESOURCE_EXHAUSTED = 8, TF_INTERNAL = 13 };
 
@@ -29,14 +32,14 @@ typedef void (*TF_deallocate)(void *data, size_t bytes, void *argument);
 #define TF_FUNCTIONS(F)                                                                     \
     F(TF_Status *, TF_NewStatus, (void))                                                    \
     F(void, TF_DeleteStatus, (TF_Status *))                                                 \
-    F(void, TF_SetStatus, (TF_Status *, int code, const char *text))                        \
-    F(int, TF_GetCode, (const TF_Status *))                                                 \
+    F(void, TF_SetStatus, (TF_Status *, TF_Code code, const char *text))                    \
+    F(TF_Code, TF_GetCode, (const TF_Status *))                                             \
     F(const char *, TF_Message, (const TF_Status *))                                        \
     F(TF_Tensor *, TF_NewTensor,                                                            \
-      (int type, const int64_t *lengths, int axes, void *data, size_t bytes,                \
+      (TF_DataType type, const int64_t *lengths, int axes, void *data, size_t bytes,        \
        TF_deallocate, void *argument))                                                      \
     F(void, TF_DeleteTensor, (TF_Tensor *))                                                 \
-    F(int, TF_TensorType, (const TF_Tensor *))                                              \
+    F(TF_DataType, TF_TensorType, (const TF_Tensor *))                                      \
     F(int, TF_NumDims, (const TF_Tensor *))                                                 \
     F(int64_t, TF_Dim, (const TF_Tensor *, int axis))                                       \
     F(size_t, TF_TensorByteSize, (const TF_Tensor *))                                       \

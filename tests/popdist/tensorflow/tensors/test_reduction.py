@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ import tensorflow as tf
 
 from popdist.tensorflow.tensors import registration
 from popdist.tensorflow.tensors.reduction import reduce_in_graph
-from popdist.tensorflow.tensors.registration import are_operations_available
 from tests.popdist.tensorflow.instances import on_all
 
 FIRST = "/device:CPU:0"
@@ -22,7 +20,6 @@ def alone(function: Callable[[], Any], devices: int = 1) -> Any:
     """Return what a function returns in a process with so many logical CPUs."""
 
     def program(_: int) -> Any:
-        assert are_operations_available()
         cpu = tf.config.list_physical_devices("CPU")[0]
         logical = [tf.config.LogicalDeviceConfiguration()] * devices
         tf.config.set_logical_device_configuration(cpu, logical)
@@ -294,23 +291,25 @@ def test_a_copy_of_a_bundle_is_refused() -> None:
     assert "A copy of what stands for popdist's tensors is given" in alone(program)
 
 
-def test_a_tensorflow_without_the_functions_is_said_once(
+def test_a_tensorflow_without_the_functions_is_an_error_in_each_graph(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registration, "_LIBRARY", "libm.so.6")
     monkeypatch.setattr(tf.sysconfig, "get_lib", lambda: "")
 
-    def program(_: int) -> Any:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            found = are_operations_available(), are_operations_available()
-        return found, [str(each.message) for each in caught]
+    def program() -> list[str]:
+        def reduce(x: Any) -> Any:
+            return reduce_in_graph(print, [[x]], [FIRST], False)
 
-    found, texts = on_all(1, program)[0]
+        errors = []
+        for _ in range(2):
+            with pytest.raises(ImportError) as error:
+                tf.function(reduce)(tf.ones(3))
+            errors.append(str(error.value))
+        return errors
 
-    assert found == (False, False)
-    assert texts == [
-        f"TensorFlow {tf.__version__} does not take popdist's operations (TF_NewStatus "
-        "is not there), so collectives in graphs are slower: tf.numpy_function carries "
-        "them."
-    ]
+    text = (
+        f"TensorFlow {tf.__version__} does not take popdist's operations: TF_NewStatus "
+        "is not there. Install tensorflow 2.21, with which popdist was tried."
+    )
+    assert alone(program) == [text] * 2

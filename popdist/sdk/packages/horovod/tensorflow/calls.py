@@ -27,7 +27,6 @@ from popdist.tensorflow.tensors.operation import (
     unique_name,
 )
 from popdist.tensorflow.tensors.reduction import reduce_in_graph
-from popdist.tensorflow.tensors.registration import are_operations_available
 
 from ..common.calls.library import NUMPY_ARRAYS
 from ..common.calls.reduce_ops import Adasum, Average, Reduction
@@ -98,7 +97,6 @@ def exchange_rows(
 ) -> list[Tensor]:
     """Return the rows that the ranks have for this one, and how many each has sent."""
 
-    # Any: the arguments of all such calls.
     def begin(arrays: list[Array], **arguments: Any) -> HorovodHandle:
         rows, *rest = arrays
         given = rest[0] if rest else None
@@ -232,7 +230,6 @@ def _is_for_table(tensors: Sequence[Tensor], reduction: Reduction) -> bool:
         )
         and reduction == Reduction(reduction.op)
         and reduction.op is not Adasum
-        and are_operations_available()
     )
 
 
