@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from secrets import randbits
+from threading import RLock
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +20,12 @@ from tensorflow.python.trackable.base import CheckpointInitialValue
 
 from popdist.replicated.members import Members
 from popdist.session import STATE
-from popdist.tensorflow.strategy.aggregation import tensors_in
+from popdist.tensorflow.strategy.aggregation import (
+    bytes_of_tensor,
+    tensor_of_bytes,
+    tensors_in,
+    widened,
+)
 from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps, Value
 from popdist.tensorflow.strategy.datasets import even_steps
 from popdist.tensorflow.strategy.keras_logs import (
@@ -79,8 +85,10 @@ class PopDistExtended(MirroredExtended):
         self.shards_datasets = False
         # Whether data that come are the first ones.
         self._compares_data = True
-        # Whether a run is made or traced; those within it aggregate nothing.
+        # Whether a run is made or traced; those within it aggregate nothing. A run that
+        # another thread of the program begins waits for the end of this one.
         self._running = False
+        self._run_lock = RLock()
         # What replicas have got from merge_call in the run: it is equal on all of them.
         self.merged: list[Any] = []
         # What replicas have written since the last run ended, and what the functions
@@ -171,9 +179,22 @@ class PopDistExtended(MirroredExtended):
 
     def _broadcast_to(self, tensor: Value, destinations: Any) -> Value:
         # What variables get that take the value of the first replica: of the job.
-        if self._instances > 1 and _is_exchanged(tensor):
+        is_exchanged = self._instances > 1 and _is_exchanged(tensor)
+        if is_exchanged and not self._is_aggregated_later(destinations):
             tensor = self._engine.from_first_instance(tensor)
         return super()._broadcast_to(tensor, destinations)
+
+    def _is_aggregated_later(self, destinations: Any) -> bool:
+        """Return whether a counter is written, which the end of the run aggregates.
+
+        The counters of all instances are equal, unless a program changes them.
+        """
+        return (
+            self._running
+            and id(destinations) in self._written
+            and getattr(destinations, "is_counter", False)
+            and bool(tf.compat.v1.executing_eagerly_outside_functions())
+        )
 
     def _gather_to_implementation(
         self, value: Value, destinations: Any, axis: int, options: Any
@@ -362,6 +383,10 @@ class PopDistExtended(MirroredExtended):
     # --- Runs.
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        with self._run_lock:
+            return self._run(fn, args, kwargs)
+
+    def _run(self, fn: Any, args: Any, kwargs: Any) -> Any:
         if self._running:
             return super()._call_for_each_replica(fn, args, kwargs)
         # In sessions no run has an end.
@@ -437,25 +462,30 @@ class PopDistExtended(MirroredExtended):
             summands: Values of the replicas, of which it returns the sums.
         """
         written, self._written = [*self._written.values()], {}
-        sums: list[Tensor] = []
-        for reduce_op in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
-            variables = [each for each in written if each.reduce_op is reduce_op]
-            values = [[part.read_value() for part in each.values] for each in variables]
-            if reduce_op is tf.distribute.ReduceOp.SUM:
-                values += map(self._engine.tensors_of, summands)
-            if not values:
-                continue
-            totals = [
-                each for (each,) in self._engine.reduce_tensors(reduce_op, values)
-            ]
-            for variable, total in zip(variables, totals, strict=False):
-                variable.set_aggregate(tf.cast(total, variable.dtype))
-            sums += totals[len(variables) :]
-        for variable in written:
+        values = [self._summands_of(variable) for variable in written]
+        values += map(self._engine.tensors_of, summands)
+        if not values:
+            return []
+        # All have one dtype as a rule, so that they are one exchange.
+        totals = self._engine.reduce_tensors(tf.distribute.ReduceOp.SUM, values)
+        sums = [total for (total,) in totals]
+        for variable, total in zip(written, sums, strict=False):
             if variable.reduce_op is None:
-                first = variable.values[0].read_value()
-                variable.set_aggregate(self._broadcast_to(first, self._devices[0]))
-        return sums
+                variable.set_aggregate(tensor_of_bytes(total, variable))
+                continue
+            if variable.reduce_op is tf.distribute.ReduceOp.MEAN:
+                total = total / tf.cast(self._num_replicas_in_sync, total.dtype)
+            variable.set_aggregate(tf.cast(total, variable.dtype))
+        return sums[len(written) :]
+
+    def _summands_of(self, variable: Any) -> list[Tensor]:
+        """Return tensors of the local replicas, whose sum is a variable's aggregate."""
+        parts = [part.read_value() for part in variable.values]
+        if variable.reduce_op is not None:
+            return [widened(part) for part in parts]
+        first = bytes_of_tensor(parts[0])
+        others = [tf.zeros_like(first)] * len(parts)
+        return [first, *others[1:]] if self.members.first_replica == 0 else others
 
     @property
     def _rank(self) -> int:

@@ -10,10 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from popdist.tensorflow.strategy.aggregation import widened
 from popdist.tensorflow.tensors.memory import Tensor
 
 # How Keras reduces the logs of the step that it makes; None outside of its steps.
-# Any: TensorFlow declares no types.
 REDUCTION: ContextVar[Any] = ContextVar("popdist.logs", default=None)
 _MEAN, _SUM = tf.distribute.ReduceOp.MEAN, tf.distribute.ReduceOp.SUM
 
@@ -32,7 +32,6 @@ class _Step:
         finally:
             REDUCTION.reset(token)
 
-    # Any: functions of TensorFlow have attributes of many types.
     def __getattr__(self, name: str) -> Any:
         return getattr(self._function, name)
 
@@ -111,7 +110,7 @@ def summands_of(logs: Mapping[int, Tensor], inputs: Sequence[Tensor]) -> list[Te
         return []
     batch = next((each for each in inputs if each.shape.rank), None)
     has_rows = tf.constant(True) if batch is None else tf.shape(batch)[0] > 0
-    wide = [_widened(each) for each in logs.values()]
+    wide = [widened(each) for each in logs.values()]
     return [
         tf.cast(has_rows, tf.float32),
         *[tf.where(has_rows, each, tf.zeros_like(each)) for each in wide],
@@ -139,9 +138,3 @@ def with_logs(result: Any, places: Iterable[int], logs: Sequence[Tensor]) -> Any
     for place, log in zip(places, logs, strict=True):
         flat[place] = log
     return tf.nest.pack_sequence_as(result, flat)
-
-
-def _widened(log: Tensor) -> Tensor:
-    # The sum of halves may be larger than the largest half.
-    is_half = log.dtype in (tf.float16, tf.bfloat16)
-    return tf.cast(log, tf.float32) if is_half else log

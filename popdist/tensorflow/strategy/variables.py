@@ -31,20 +31,31 @@ class IPUMirroredVariable(values.MirroredVariable):
     as the states of random generators.
     """
 
-    # None stands for the value of the first replica.
-    reduce_op: Any = tf.distribute.ReduceOp.MEAN
+    @property
+    def is_counter(self) -> bool:
+        """Whether it counts steps, as iterations of optimizers do."""
+        is_first = self.aggregation == _FIRST
+        return is_first and self.dtype.is_integer and self.shape.rank == 0
+
+    @property
+    def reduce_op(self) -> Any:
+        """How the replicas' values are aggregated; None for that of the first one."""
+        return None if self.is_counter else tf.distribute.ReduceOp.MEAN
 
     def _update(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
         _check_strategy(self)
         return super()._update(update_fn, value, **kwargs)
 
     def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
-        if self.aggregation is tf.VariableAggregation.NONE and self.dtype.is_floating:
+        is_mean = self.aggregation is tf.VariableAggregation.NONE
+        # A number of the program is the same on all instances.
+        is_counted = self.is_counter and tf.is_tensor(value)
+        if is_counted or (is_mean and self.dtype.is_floating):
             self.distribute_strategy.extended.record_write(self)
         return super()._update_replica(update_fn, value, **kwargs)
 
     def set_aggregate(self, value: Tensor) -> None:
-        """Give the local replicas the mean of all replicas."""
+        """Give the local replicas the aggregate of all replicas."""
         for variable in self.values:
             variable.assign(value)
 

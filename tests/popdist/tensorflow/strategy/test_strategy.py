@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -574,3 +575,37 @@ def test_an_instance_that_dies_is_named_to_the_others() -> None:
     assert dead.code == 3
     assert isinstance(survivor.error, tf.errors.UnknownError | PeerLostError)
     assert "Instance 1 has ended" in str(survivor.error)
+
+
+def test_a_run_of_another_thread_waits_and_aggregates_what_its_replicas_write() -> None:
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy()
+        with strategy.scope():
+            first, second = (
+                tf.Variable(
+                    0.0,
+                    synchronization=ON_READ,
+                    aggregation=tf.VariableAggregation.SUM,
+                )
+                for _ in range(2)
+            )
+        found: list[float] = []
+
+        def run_second() -> None:
+            strategy.run(lambda: second.assign_add(1.0))
+            found.append(float(second.numpy()))
+
+        other = Thread(target=run_second)
+
+        def begin_second() -> None:
+            first.assign_add(1.0)
+            if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
+                other.start()
+                # The other run has no end before this one's.
+                other.join(1)
+
+        strategy.run(begin_second)
+        other.join()
+        return [float(first.numpy()), *found]
+
+    assert on_all((2,), program) == [[2.0, 2.0]]
