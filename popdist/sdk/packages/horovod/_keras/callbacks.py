@@ -19,7 +19,7 @@ from .functions import broadcast_global_variables
 Logs = MutableMapping[str, Any] | None
 
 
-class BroadcastGlobalVariables:
+class _BroadcastGlobalVariables:
     """Overwrites the variables of model and optimizer by one rank's, once.
 
     It does so after the first batch, because an optimizer has no variables before.
@@ -68,7 +68,7 @@ class BroadcastGlobalVariables:
         broadcast_variables([*shared, *states], self.root_rank)
 
 
-class MetricAverage:
+class _MetricAverage:
     """Averages the metrics of an epoch over the ranks, for the callbacks after it."""
 
     def __init__(
@@ -95,7 +95,7 @@ class MetricAverage:
             logs[name] = average[()]
 
 
-class LearningRateSchedule:
+class _LearningRateSchedule:
     """Multiplies the learning rate by a function of the epoch."""
 
     # Of Keras's callbacks. Any: it has no types.
@@ -211,7 +211,7 @@ class LearningRateSchedule:
             )
 
 
-class LearningRateWarmup(LearningRateSchedule):
+class _LearningRateWarmup(_LearningRateSchedule):
     """Raises the learning rate from that of one rank to that of all, in some epochs."""
 
     def __init__(
@@ -262,6 +262,20 @@ class LearningRateWarmup(LearningRateSchedule):
 
 
 # Any: a number, or a variable of either Keras.
+def of_keras(base: type[Any]) -> list[type[Any]]:
+    """Return Horovod's callbacks as subclasses of the class of callbacks of a Keras."""
+    parts = (
+        _BroadcastGlobalVariables,
+        _LearningRateSchedule,
+        _LearningRateWarmup,
+        _MetricAverage,
+    )
+    return [
+        type(f"{part.__name__[1:]}Callback", (part, base), {"__doc__": part.__doc__})
+        for part in parts
+    ]
+
+
 def _number(value: Any) -> float:
     if tf.executing_eagerly():
         return float(value)

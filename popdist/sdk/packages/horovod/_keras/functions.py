@@ -14,8 +14,6 @@ from ..tensorflow.functions import broadcast_global_variables as global_broadcas
 from ..tensorflow.gradient_tape import variables_of
 from ..tensorflow.optimizer import DistributedOptimizer as any_optimizer
 
-# Any, here and below: what TensorFlow turns into tensors, and optimizers of Keras.
-
 
 def allreduce(
     value: Any,

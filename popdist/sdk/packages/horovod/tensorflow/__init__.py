@@ -1,6 +1,7 @@
 """Horovod's interface for TensorFlow: collectives, tapes and optimizers over them.
 
 A rank is an instance of a job of poprun, or the only one in a program without it.
+TensorFlow and both Kerases declare no types, so their objects are Any in this package.
 """
 
 from typing import Any
@@ -29,7 +30,6 @@ from .optimizer import DistributedOptimizer
 from .util import _executing_eagerly
 
 
-# Any: a class of Keras's.
 def __getattr__(name: str) -> Any:
     """Return what needs Keras, which takes a second to import."""
     if name == "SyncBatchNormalization":

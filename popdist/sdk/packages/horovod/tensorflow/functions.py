@@ -11,7 +11,6 @@ from .calls import TensorLike
 from .collectives import broadcast_
 
 
-# Any: None, or an operation.
 @tf.autograph.experimental.do_not_convert
 def broadcast_variables(
     variables: Iterable[TensorLike],
@@ -64,13 +63,11 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         if self.bcast_op is None or self.bcast_op.graph is not graph:
             self.bcast_op = broadcast_global_variables(self.root_rank)
 
-    # Any: TensorFlow has no types.
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Carry out the broadcast."""
         session.run(self.bcast_op)
 
 
-# Any, because objects of all types that can be pickled are taken.
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,

@@ -21,7 +21,6 @@ class _DistributedGradientTape(tf.GradientTape):
         """Leave gradients for a variable as they are on each rank."""
         self._reduction.add_local(source)
 
-    # Any: nested structures of tensors and variables, as in TensorFlow.
     def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the gradients of a target for sources, reduced among the ranks."""
         gradients = super().gradient(target, sources, *args, **kwargs)
@@ -77,7 +76,6 @@ def DistributedGradientTape(
     """
     check_groups(num_groups, groups)
     kind = type(gradtape)
-    # Any: it is of both classes.
     tape: Any = object.__new__(
         type(kind.__name__, (_DistributedGradientTape, kind), {})
     )
@@ -94,7 +92,6 @@ def DistributedGradientTape(
     return result
 
 
-# Any, here and below: layers of Keras, one or several.
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",

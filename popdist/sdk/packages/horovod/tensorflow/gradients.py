@@ -10,7 +10,8 @@ from tensorflow.python.eager.record import could_possibly_record
 from popdist.tensorflow.tensors.memory import Tensor
 from popdist.tensorflow.tensors.operation import zeros_after
 
-from ..common.calls.reduce_ops import Adasum, Average, Reduction, Sum
+from ..common.calls.gradient_rules import check_gradient, factor_of_scatter, is_root
+from ..common.calls.reduce_ops import Average, Reduction
 from ..common.process_sets import ProcessSet
 from .calls import (
     broadcast_tensors,
@@ -41,11 +42,7 @@ def allreduce(
     )
 
     def gradient(grads: Sequence[Tensor], *_: object) -> list[Tensor]:
-        if reduction.op not in (Sum, Average, Adasum):
-            raise RuntimeError(
-                f"allreduce with op={reduction.op.name} has no gradient. Use Sum or "
-                "Average where one is needed, or give tf.stop_gradient(tensor)."
-            )
+        check_gradient("allreduce", reduction, "tf.stop_gradient(tensor)")
         return allreduce(grads, reduction, None, process_set)
 
     return _results_of(call, gradient, tensors)
@@ -89,9 +86,9 @@ def broadcast(
 
     def gradient(grads: Sequence[Tensor], *_: object) -> list[Tensor]:
         averages = allreduce(grads, Reduction(Average), None, process_set)
-        if (process_set.ranks or [])[process_set.rank() or 0] != root_rank:
-            return [zeros_after(average) for average in averages]
-        return averages
+        if is_root(root_rank, process_set):
+            return averages
+        return [zeros_after(average) for average in averages]
 
     return _results_of(call, gradient, tensors)
 
@@ -122,24 +119,14 @@ def reducescatter(
     name: str | None,
     process_set: ProcessSet,
 ) -> list[Tensor]:
-    """Return this rank's rows of tensors reduced; the gradients are gathered.
-
-    As in Horovod, they are multiplied by the number of ranks for a Sum, and are what
-    the ranks have for an Average.
-    """
+    """Return this rank's rows of tensors reduced; the gradients are gathered."""
     call = partial(
         scatter_tensors, reduction=reduction, name=name, process_set=process_set
     )
 
     def gradient(grads: Sequence[Tensor], *_: object) -> list[Tensor]:
-        if reduction.op not in (Sum, Average):
-            raise RuntimeError(
-                f"reducescatter with op={reduction.op.name} has no gradient. Use Sum "
-                "or Average where one is needed, or give tf.stop_gradient(tensor)."
-            )
-        factor = reduction.prescale * reduction.postscale
-        if reduction.op is Sum:
-            factor *= process_set.size() or 1
+        check_gradient("reducescatter", reduction, "tf.stop_gradient(tensor)")
+        factor = factor_of_scatter(reduction, process_set)
         scaled = [grad * tf.cast(factor, grad.dtype) for grad in grads]
         return allgather(scaled, None, process_set)
 
@@ -153,7 +140,6 @@ def _results_of(
     if tf.executing_eagerly() and not could_possibly_record():
         return call(tensors)
 
-    # Any: TensorFlow's decorators have no types.
     @tf.custom_gradient
     def differentiable(*inputs: Tensor) -> Any:
         results = call(inputs)

@@ -28,7 +28,6 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
     return choose_op(op, average)
 
 
-# Any: None, or an operation in a graph.
 @tf.autograph.experimental.do_not_convert
 def barrier(process_set: ProcessSet = global_process_set) -> Any:
     """Return when all ranks of the process set have called it."""

@@ -15,7 +15,6 @@ from .compression import Compression
 from .gradient_reduction import GradientReduction, Variable, check_groups
 from .local_aggregation import LocalAggregation
 
-# Any, here and below: TensorFlow has no types.
 GradientsAndVariables = Iterable[tuple[Any, Any]]
 
 

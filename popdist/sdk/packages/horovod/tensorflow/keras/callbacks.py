@@ -2,26 +2,11 @@
 
 import tensorflow as tf
 
-from ..._keras import callbacks
+from ..._keras.callbacks import of_keras
 
-
-class BroadcastGlobalVariablesCallback(
-    callbacks.BroadcastGlobalVariables, tf.keras.callbacks.Callback
-):
-    """Overwrites the variables of model and optimizer by one rank's, once."""
-
-
-class MetricAverageCallback(callbacks.MetricAverage, tf.keras.callbacks.Callback):
-    """Averages the metrics of an epoch over the ranks, for the callbacks after it."""
-
-
-class LearningRateScheduleCallback(
-    callbacks.LearningRateSchedule, tf.keras.callbacks.Callback
-):
-    """Multiplies the learning rate by a function of the epoch."""
-
-
-class LearningRateWarmupCallback(
-    callbacks.LearningRateWarmup, tf.keras.callbacks.Callback
-):
-    """Raises the learning rate from that of one rank to that of all, in some epochs."""
+(
+    BroadcastGlobalVariablesCallback,
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+    MetricAverageCallback,
+) = of_keras(tf.keras.callbacks.Callback)

@@ -6,7 +6,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ...common.calls.reduce_ops import Adasum, Average, Reduction, Sum
+from ...common.calls.gradient_rules import (
+    check_gradient,
+    factor_of_scatter,
+    is_root,
+)
+from ...common.calls.reduce_ops import Average, Reduction
 from ...common.calls.submission import HorovodHandle
 from ...common.process_sets import ProcessSet
 from .torch_calls import TORCH_CALLS
@@ -75,11 +80,7 @@ def of_allreduce(
     reduction: Reduction, process_set: ProcessSet, grads: Sequence[Tensor], *_: object
 ) -> list[Tensor]:
     """Return the gradients, reduced as the tensors were."""
-    if reduction.op not in (Sum, Average, Adasum):
-        raise RuntimeError(
-            f"allreduce with op={reduction.op.name} has no gradient. Use Sum or "
-            "Average where one is needed, or give tensor.detach()."
-        )
+    check_gradient("allreduce", reduction, "tensor.detach()")
     return _reduced(grads, process_set, reduction)
 
 
@@ -110,7 +111,7 @@ def of_broadcast(
 ) -> list[Tensor]:
     """Return the average of all gradients for the root's tensor, zero for others."""
     averages = _reduced(grads, process_set)
-    if (process_set.ranks or [])[process_set.rank() or 0] != root_rank:
+    if not is_root(root_rank, process_set):
         for average in averages:
             average.zero_()
     return averages
@@ -137,19 +138,9 @@ def of_alltoall(
 def of_reducescatter(
     reduction: Reduction, process_set: ProcessSet, grads: Sequence[Tensor], *_: object
 ) -> list[Tensor]:
-    """Return the gathered gradients of the parts.
-
-    As in Horovod, they are multiplied by the number of ranks for a Sum, and are what
-    the ranks have for an Average.
-    """
-    if reduction.op not in (Sum, Average):
-        raise RuntimeError(
-            f"reducescatter with op={reduction.op.name} has no gradient. Use Sum "
-            "or Average where one is needed, or give tensor.detach()."
-        )
-    factor = reduction.prescale * reduction.postscale
-    if reduction.op is Sum:
-        factor *= process_set.size() or 1
+    """Return the gathered gradients of the parts."""
+    check_gradient("reducescatter", reduction, "tensor.detach()")
+    factor = factor_of_scatter(reduction, process_set)
     scaled = [grad * factor for grad in grads]
     gathered: list[Tensor] = TORCH_CALLS.gather(
         scaled, None, process_set, now=True
