@@ -1,4 +1,7 @@
-"""Graphcore's part of TensorFlow, emulated on the CPU by TensorFlow and popdist."""
+"""Graphcore's part of TensorFlow, emulated on the CPU by TensorFlow and popdist.
+
+TensorFlow and both Kerases declare no types, so their objects are Any in this package.
+"""
 
 from types import ModuleType
 
@@ -8,12 +11,9 @@ from . import (
     distributed,
     gradient_accumulation,
     ipu_compiler,
-    ipu_estimator,
     ipu_infeed_queue,
     ipu_multi_worker_strategy,
     ipu_outfeed_queue,
-    ipu_pipeline_estimator,
-    ipu_run_config,
     ipu_session_run_hooks,
     ipu_strategy,
     keras,
@@ -21,7 +21,6 @@ from . import (
     ops,
     optimizers,
     scopes,
-    serving,
     sharding,
     tensorflow_settings,
     test_utils,
@@ -30,14 +29,17 @@ from . import (
 from .ops import *  # noqa: F403
 from .ops.functional_ops import outlined_function
 from .optimizers import (
-    automatic_loss_scaling_optimizer,
     cross_replica_optimizer,
     gradient_accumulation_optimizer,
     ipu_optimizer,
     map_gradient_optimizer,
     sharded_optimizer,
 )
+from .refusals import add_modules
 
+add_modules(__name__)
+# By its name alone, because no file has the module.
+automatic_loss_scaling_optimizer = vars(optimizers)["automatic_loss_scaling_optimizer"]
 autoshard = sharding
 
 # What others tell the installed package from.

@@ -42,7 +42,6 @@ __all__ = [
     "reset_ipu_configuration",
 ]
 
-# Any: options have values of many types.
 Options = Mapping[str, Any]
 
 

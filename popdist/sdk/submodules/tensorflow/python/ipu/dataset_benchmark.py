@@ -12,7 +12,6 @@ from .ipu_infeed_queue import IPUInfeedQueue
 __all__ = ["dataset_benchmark", "infeed_benchmark"]
 
 
-# Any: TensorFlow's data sets and tensors have no types.
 def dataset_benchmark(
     dataset: Any,
     number_of_epochs: int,

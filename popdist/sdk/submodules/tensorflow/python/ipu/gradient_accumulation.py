@@ -10,7 +10,6 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from .refusals import refuse
 
-# Any: TensorFlow's tensors have no types.
 Tensor = Any
 
 

@@ -19,7 +19,6 @@ from .side_effects import recorded_side_effects
 __all__ = ["compile"]
 
 
-# Any: TensorFlow's tensors have no types.
 def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
     """Return what a computation returns, as a program for an IPU would.
 

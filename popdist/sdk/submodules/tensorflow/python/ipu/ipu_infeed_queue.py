@@ -13,7 +13,6 @@ __all__ = ["IPUInfeedQueue", "IPUIterator", "IPUOwnedIterator"]
 class IPUInfeedQueue:
     """The batches of a data set, taken one by one by the loop that has the queue."""
 
-    # Any: TensorFlow's data sets have no types.
     def __init__(
         self,
         dataset: Any,
@@ -75,7 +74,6 @@ class IPUInfeedQueue:
         )
 
 
-# Any: TensorFlow declares no types.
 _Iterator: Any = OwnedIterator
 
 

@@ -31,7 +31,6 @@ class IPUOutfeedQueue:
 
     _numbers = itertools.count()
 
-    # Any: TensorFlow's tensors have no types.
     def __init__(
         self,
         feed_name: str | None = None,

@@ -45,7 +45,6 @@ class IPUStrategyV1(tf.distribute.OneDeviceStrategy):
         if popdist.getNumInstances() > 1:
             _warn_of_instances(popdist.getNumInstances())
 
-    # Any: TensorFlow's functions and tensors have no types.
     def experimental_run_v2(
         self,
         fn: Callable[..., Any],

@@ -11,7 +11,6 @@ from popdist.tensorflow.strategy.extended import PopDistExtended
 
 from .side_effects import recorded_side_effects
 
-# Any: TensorFlow's tensors and operations have no types.
 Body = Callable[..., Any]
 # The arguments of a body: by position, and by name.
 _Arguments = tuple[list[Any], Mapping[str, Any]]

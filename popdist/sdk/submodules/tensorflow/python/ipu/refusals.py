@@ -1,6 +1,8 @@
 """Names of Graphcore's TensorFlow that cannot work here, and the sentence why."""
 
 import logging
+import sys
+from types import ModuleType
 from typing import Any, NoReturn
 
 PACKAGE = "tensorflow.python.ipu"
@@ -8,7 +10,69 @@ PACKAGE = "tensorflow.python.ipu"
 # Why there is nothing to read of what an IPU has done.
 NO_REPORTS = "no program is compiled for an IPU, so there are no events and reports."
 
+_NO_ESTIMATORS = "TensorFlow has had no estimators since 2.16. "
+_HOROVOD_STRATEGY = "use distributed.popdist_strategy.PopDistStrategy under poprun."
+# Modules of which each name refuses, for the same reason.
+_MODULES = {
+    "distributed.ipu_horovod_strategy": (
+        "IPUHorovodStrategy IPUHorovodStrategyV1",
+        _HOROVOD_STRATEGY,
+    ),
+    "horovod.ipu_horovod_strategy": (
+        "IPUHorovodStrategy IPUHorovodStrategyV1",
+        _HOROVOD_STRATEGY,
+    ),
+    "ipu_estimator": (
+        "IPUEstimator IPUEstimatorSpec",
+        f"{_NO_ESTIMATORS}Use a Keras model, or a session with ipu_compiler.compile.",
+    ),
+    "ipu_pipeline_estimator": (
+        "IPUPipelineEstimator IPUPipelineEstimatorSpec",
+        f"{_NO_ESTIMATORS}Use a session with pipelining_ops.pipeline.",
+    ),
+    "ipu_run_config": (
+        "IPURunConfig RunConfig",
+        f"{_NO_ESTIMATORS}Use config.IPUConfig.",
+    ),
+    "ops.summary_ops": ("ipu_compile_summary get_ipu_reports", NO_REPORTS),
+    "ops.within_replica_ops": (
+        "all_gather reduce_scatter all_reduce",
+        "all IPUs of a replica are one CPU here.",
+    ),
+    "optimizers.automatic_loss_scaling_optimizer": (
+        "AutomaticLossScalingOptimizer",
+        "it reads statistics of float16 gradients on the chip. Use "
+        "tf.keras.mixed_precision.LossScaleOptimizer.",
+    ),
+    "serving": (
+        "export_keras export_pipeline export_single_step",
+        "what it exports holds executables for IPUs. Use tf.saved_model.save.",
+    ),
+}
+# Modules that have two names.
+_ALIASES = {
+    "distributed.host_collective_ops": "distributed",
+    "horovod.ipu_multi_replica_strategy": "horovod.popdist_strategy",
+}
+
 logger = logging.getLogger(PACKAGE)
+
+
+def add_modules(package: str) -> None:
+    """Give a package its modules that only refuse, and its modules' further names."""
+    for path, (names, reason) in _MODULES.items():
+        module = ModuleType(f"{PACKAGE}.{path}", f"Refuses: {reason}")
+        vars(module).update({name: refused(name, reason) for name in names.split()})
+        _add_module(package, path, module)
+    for path, target in _ALIASES.items():
+        _add_module(package, path, sys.modules.get(f"{PACKAGE}.{target}"))
+
+
+def _add_module(package: str, path: str, module: ModuleType | None) -> None:
+    parent, _, name = f"{PACKAGE}.{path}".rpartition(".")
+    if parent == package and module is not None:
+        sys.modules[f"{parent}.{name}"] = module
+        setattr(sys.modules[parent], name, module)
 
 
 def refuse(name: str, reason: str) -> NoReturn:

@@ -5,13 +5,11 @@ from typing import Any
 __all__ = ["automatic_sharding", "propagate_sharding"]
 
 
-# Any: TensorFlow's tensors have no types.
 def automatic_sharding(
     num_shards: int, input_ts: Any, loss_ts: Any, *args: Any, **kwargs: Any
 ) -> None:
     """Leave all operations on the one CPU."""
 
 
-# Any: tf.Graph has no type.
 def propagate_sharding(g: Any) -> None:
     """Leave gradients on the one CPU, too."""

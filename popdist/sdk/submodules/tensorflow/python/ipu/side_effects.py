@@ -37,7 +37,6 @@ class _Computation(ControlFlowContext):
         """Write nothing: a graph that is read again has run its computation before."""
 
 
-# Any: TensorFlow's operations have no types.
 @contextmanager
 def recorded_side_effects() -> Iterator[list[Any]]:
     """Yield a list that gets the operations with side effects that are created.

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-# Any: tests have arguments of many types.
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 __all__ = [
@@ -51,7 +50,6 @@ def skip_with_asan(reason: str) -> Callable[[Test], Test]:
     return _keep(reason)
 
 
-# Any: TensorFlow's data sets have no types.
 def create_multi_increasing_dataset(
     value: int,
     shapes: Sequence[Sequence[int]] | None = None,

@@ -319,7 +319,6 @@ def reset_ipu_seed(
     tf.random.set_seed(seed)
 
 
-# Any: tf.Graph has no type.
 def move_variable_initialization_to_cpu(graph: Any = None) -> None:
     """Leave all as it is: variables are initialised on the CPU anyway."""
 

@@ -1,4 +1,8 @@
 """Collectives between the instances of a job, by popdist."""
 
-from . import host_collective_ops, ipu_horovod_strategy, popdist_strategy
-from .host_collective_ops import allgather, allreduce, broadcast
+from popdist.tensorflow import allgather, allreduce, broadcast
+
+from ..refusals import add_modules
+from . import popdist_strategy
+
+add_modules(__name__)

@@ -24,15 +24,10 @@ from horovod.tensorflow import allgather as _allgather
 from horovod.tensorflow import allreduce as _allreduce
 from horovod.tensorflow import broadcast as _broadcast
 
-from . import (
-    basics,
-    gen_horovod_ops,
-    ipu_horovod_strategy,
-    ipu_multi_replica_strategy,
-    popdist_strategy,
-)
+from ..refusals import add_modules
+from . import basics, gen_horovod_ops, popdist_strategy
 
-# Any, here and below: tensors, and what TensorFlow turns into them.
+add_modules(__name__)
 
 
 def allreduce(

@@ -5,8 +5,6 @@ from typing import Any
 from horovod import tensorflow as hvd
 from horovod.common.calls.reduce_ops import Sum
 
-# Any, here and below: tensors, and what TensorFlow turns into them.
-
 
 def horovod_allreduce(
     tensor: Any,

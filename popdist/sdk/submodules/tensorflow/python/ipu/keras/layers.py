@@ -24,7 +24,6 @@ __all__ = [
     "SerialDense",
 ]
 
-# Any: Keras' layers and TensorFlow's tensors have no types.
 Dropout = tf.keras.layers.Dropout
 GRU = PopnnGRU = tf.keras.layers.GRU
 LSTM = PopnnLSTM = tf.keras.layers.LSTM

@@ -18,7 +18,6 @@ __all__ = [
     "Sequential",
 ]
 
-# Any: Keras' models have no types.
 _USED = (
     "gradient_accumulation_count",
     "gradient_accumulation_dtype",

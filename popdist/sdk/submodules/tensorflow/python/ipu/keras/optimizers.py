@@ -20,7 +20,6 @@ __all__ = [
     "MapGradientOptimizer",
 ]
 
-# Any: Keras' optimizers and TensorFlow's tensors have no types.
 Optimizer = Any
 _Pairs = list[tuple[Any, Any]]
 _SUM = GradientAccumulationReductionMethod.SUM

@@ -1,5 +1,6 @@
 """Operations for IPUs."""
 
+from ..refusals import add_modules
 from . import (
     all_to_all_op,
     application_compile_op,
@@ -21,6 +22,6 @@ from . import (
     rnn_ops,
     slicing_ops,
     statistics_ops,
-    summary_ops,
-    within_replica_ops,
 )
+
+add_modules(__name__)

@@ -21,7 +21,6 @@ all_to_all = refused(
 )
 
 
-# Any: TensorFlow's tensors have no types.
 def all_gather(
     x: Any, replication_factor: int | None = None, name: str | None = None
 ) -> Any:

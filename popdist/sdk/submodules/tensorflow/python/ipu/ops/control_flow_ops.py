@@ -7,7 +7,6 @@ import tensorflow as tf
 __all__ = ["barrier"]
 
 
-# Any: TensorFlow's tensors have no types.
 def barrier(
     tensors: Any, insert_barrier_for_gradients: bool = False, name: str | None = None
 ) -> Any:

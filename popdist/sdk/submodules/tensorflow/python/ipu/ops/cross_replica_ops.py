@@ -22,7 +22,6 @@ __all__ = [
     "cross_replica_sum",
 ]
 
-# Any: TensorFlow's tensors have no types.
 Tensor = Any
 
 

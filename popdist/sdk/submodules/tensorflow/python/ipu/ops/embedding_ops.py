@@ -15,7 +15,6 @@ __all__ = [
 ]
 
 
-# Any: TensorFlow's tensors have no types.
 def embedding_lookup(
     params: Any,
     ids: Any,

@@ -6,7 +6,6 @@ from typing import Any
 
 __all__ = ["function", "outlined_function"]
 
-# Any: TensorFlow's tensors have no types.
 Function = Callable[..., Any]
 
 

@@ -7,7 +7,6 @@ import tensorflow as tf
 __all__ = ["normalise_image"]
 
 
-# Any: TensorFlow's tensors have no types.
 def normalise_image(
     image: Any,
     channel_offsets: Any,

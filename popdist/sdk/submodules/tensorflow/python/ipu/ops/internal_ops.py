@@ -15,7 +15,6 @@ __all__ = [
 ]
 
 
-# Any: TensorFlow's tensors and operations have no types.
 def print_tensor(input: Any, name: str = "") -> Any:
     """Return the operation that prints a tensor on stderr."""
     return tf.print(name, input)

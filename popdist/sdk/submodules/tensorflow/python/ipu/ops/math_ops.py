@@ -9,7 +9,6 @@ __all__ = ["segment_sum", "serialized_matmul"]
 _DIMENSIONS = ("a_columns", "a_rows_b_columns", "b_rows")
 
 
-# Any: TensorFlow's tensors have no types.
 def serialized_matmul(
     a: Any,
     b: Any,

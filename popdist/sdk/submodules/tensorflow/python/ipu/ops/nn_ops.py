@@ -18,7 +18,6 @@ __all__ = [
     "swish",
 ]
 
-# Any: TensorFlow's tensors have no types.
 Tensor = Any
 Function = Callable[..., Any]
 

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 __all__ = ["group_norm", "instance_norm", "layer_norm"]
 
-# Any: TensorFlow's tensors and variables have no types.
 Tensor = Any
 
 

@@ -34,7 +34,6 @@ __all__ = [
     "recomputation_checkpoint",
 ]
 
-# Any: TensorFlow's tensors, operations and optimizers have no types.
 Tensor = Any
 Stage = Callable[..., Any]
 _SUM = GradientAccumulationReductionMethod.SUM

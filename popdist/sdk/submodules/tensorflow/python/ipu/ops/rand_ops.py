@@ -8,7 +8,6 @@ import tensorflow as tf
 __all__ = ["dropout"]
 
 
-# Any: TensorFlow's tensors have no types.
 def dropout(
     x: Any,
     rate: float = 0.5,

@@ -15,7 +15,6 @@ from .cross_replica_ops import cross_replica_mean, cross_replica_sum
 __all__ = ["reduce_scatter"]
 
 
-# Any: TensorFlow's tensors have no types.
 def reduce_scatter(
     x: Any, replication_factor: int | None = None, op: str = "COLLECTIVE_OP_ADD"
 ) -> Any:

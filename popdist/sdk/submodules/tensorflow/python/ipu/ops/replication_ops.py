@@ -14,8 +14,6 @@ from .cross_replica_ops import assume_equal_across_replicas, is_of_popdist
 
 __all__ = ["assume_equal_across_replicas", "replica_count", "replication_index"]
 
-# Any, here and below: TensorFlow's tensors have no types.
-
 
 def replication_index(name: str | None = None) -> Any:
     """Return which of the program's replicas this is, as a tensor of int32."""

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 __all__ = ["PopnnAUGRU", "PopnnDynamicGRU", "PopnnDynamicLSTM", "PopnnGRU", "PopnnLSTM"]
 
-# Any: TensorFlow's tensors, variables and functions have no types.
 Tensor = Any
 # What a time step gets: `product` of its inputs, `runs` and `score`, if there are any.
 Element = Mapping[str, Tensor]

@@ -6,8 +6,6 @@ import tensorflow as tf
 
 __all__ = ["sequence_slice", "sequence_slice_pack", "sequence_slice_unpack"]
 
-# Any, here and below: TensorFlow's tensors have no types.
-
 
 def sequence_slice(
     dst: Any,

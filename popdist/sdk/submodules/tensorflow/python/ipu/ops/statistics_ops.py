@@ -6,8 +6,6 @@ import tensorflow as tf
 
 __all__ = ["fixed_width_bins", "histogram", "histogram_normalize", "histogram_update"]
 
-# Any, here and below: TensorFlow's tensors have no types.
-
 
 def fixed_width_bins(inputs: Any, n_bins: int) -> Any:
     """Return n_bins levels, evenly from the smallest of some values to the largest."""

@@ -1,15 +1,14 @@
 """Optimizers that wrap those of tf.compat.v1.train."""
 
 from ..gradient_accumulation import GradientAccumulationReductionMethod
+from ..refusals import add_modules
 from . import (
-    automatic_loss_scaling_optimizer,
     cross_replica_optimizer,
     gradient_accumulation_optimizer,
     ipu_optimizer,
     map_gradient_optimizer,
     sharded_optimizer,
 )
-from .automatic_loss_scaling_optimizer import AutomaticLossScalingOptimizer
 from .cross_replica_optimizer import CrossReplicaOptimizer
 from .gradient_accumulation_optimizer import (
     CrossReplicaGradientAccumulationOptimizer,
@@ -20,3 +19,9 @@ from .gradient_accumulation_optimizer import (
 from .ipu_optimizer import IpuOptimizer
 from .map_gradient_optimizer import MapGradientOptimizer
 from .sharded_optimizer import ShardedOptimizer
+
+add_modules(__name__)
+# By its name alone, because no file has the module.
+AutomaticLossScalingOptimizer = vars()[
+    "automatic_loss_scaling_optimizer"
+].AutomaticLossScalingOptimizer

@@ -13,7 +13,6 @@ __all__ = ["CrossReplicaOptimizer"]
 class CrossReplicaOptimizer(IpuOptimizer):
     """Wraps an optimizer, and gives it the mean of all replicas' gradients."""
 
-    # Any: TensorFlow's tensors have no types.
     def __init__(self, opt: Any, name: str = "CrossReplicaOptimizer") -> None:
         super().__init__(opt, name)
 

@@ -27,7 +27,6 @@ class GradientAccumulationOptimizerV2(IpuOptimizer):
     It counts its own calls: call it in a loop, once for each micro-batch.
     """
 
-    # Any: TensorFlow's optimizers and tensors have no types.
     def __init__(
         self,
         opt: Any,

@@ -8,7 +8,6 @@ import tensorflow as tf
 class IpuOptimizer(tf.compat.v1.train.Optimizer):
     """Passes all on to the optimizer that it wraps."""
 
-    # Any: TensorFlow's optimizers and tensors have no types.
     def __init__(self, opt: Any, name: str | None = None) -> None:
         super().__init__(False, name=name or type(self).__name__)
         if not isinstance(opt, tf.compat.v1.train.Optimizer):

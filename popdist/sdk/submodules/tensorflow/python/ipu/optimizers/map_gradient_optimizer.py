@@ -11,7 +11,6 @@ __all__ = ["MapGradientOptimizer"]
 class MapGradientOptimizer(IpuOptimizer):
     """Wraps an optimizer, and gives it what a function makes of each gradient."""
 
-    # Any: TensorFlow's tensors have no types.
     def __init__(
         self,
         wrapped_optimizer: Any,

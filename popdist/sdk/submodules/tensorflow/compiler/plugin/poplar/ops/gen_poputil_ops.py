@@ -13,7 +13,6 @@ __all__ = [
 ]
 
 
-# Any: TensorFlow's tensors have no types.
 def ipu_replication_normalise(input: Any, name: str | None = None) -> Any:
     """Return a tensor divided by the number of replicas."""
     return tf.divide(input, tf.cast(replica_count(), input.dtype), name=name)
