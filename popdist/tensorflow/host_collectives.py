@@ -1,9 +1,9 @@
 """Collectives between the instances on tensors, matched by the names of tensors.
 
-They work in eager execution, in tf.function and in the graphs of sessions. Graphs may
-make them in another order than those of other instances, and gradients pass through
-them. In a graph a tensor's name is the default; calls without one, in eager execution,
-are matched with each other by their order.
+They work in eager execution, in tf.function and in the graphs of sessions. The graphs
+of two instances may make them in different orders, and gradients pass through them. In
+a graph a tensor's name is the default; calls without one, in eager execution, are
+matched with each other by their order.
 
 Tensors with other dtypes or shapes on other instances are an UnknownError.
 """
@@ -28,7 +28,7 @@ from popdist.tensorflow.tensors.operation import (
     zeros_after,
 )
 
-# What begins a call on one array.
+# A function that begins a call on one array.
 _Start = Callable[[Array], Handle[Array]]
 
 
@@ -182,6 +182,6 @@ def _call(start: _Start, tensor: Tensor, shape: tf.TensorShape) -> Tensor:
             lambda arrays: _List(start(arrays[0])), [tensor], [spec]
         )
     except MismatchError as error:
-        # As a graph raises it.
+        # A graph raises the same error.
         raise tf.errors.UnknownError(None, None, str(error)) from error
     return result

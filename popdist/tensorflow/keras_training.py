@@ -23,7 +23,7 @@ def watch_fit() -> None:
 def _noted(fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     result = fit(model, *args, **kwargs)
     if not isinstance(
-        # The first name is that of Keras 3, the second that of tf_keras.
+        # Keras 3 has the first name, tf_keras the second.
         getattr(model, "_distribute_strategy", None)
         or getattr(model, "_distribution_strategy", None),
         tf.distribute.MultiWorkerMirroredStrategy

@@ -1,4 +1,4 @@
-"""What replicas write in a run, and how the values of all of them become sums."""
+"""Variables that replicas write in a run, and sums of their values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from popdist.tensorflow.tensors.memory import Tensor
 def call_recorded(
     strategy_class: type[Any], call: Any, function: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a function that was traced before, and record what it writes in a run.
+    """Call a traced function, and record the variables that it writes in a run.
 
     Its tracing alone has recorded that. The extended strategies have a method
     record_call.
@@ -46,7 +46,7 @@ def bytes_of_tensor(tensor: Tensor) -> Tensor:
 
 @tf.autograph.experimental.do_not_convert
 def tensor_of_bytes(values: Tensor, like: Any) -> Tensor:
-    """Return the tensor of bytes_of_tensor(), whose dtype and shape another one has."""
+    """Return the tensor of bytes_of_tensor(), with another one's dtype and shape."""
     values = tf.cast(values, tf.uint8)
     if like.dtype is tf.bool:
         return tf.cast(values, tf.bool)

@@ -20,7 +20,7 @@ from popdist.tensorflow.tensors.operation import (
 )
 from popdist.tensorflow.tensors.reduction import reduce_in_graph
 
-# As what a bool is reduced.
+# The dtype in which bools are reduced.
 _BYTE = tf.uint8
 _FLAG = np.dtype(np.uint8)
 _FLAG_SPEC = tf.TensorSpec((), _BYTE)
@@ -36,7 +36,7 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         """Make one.
 
         Args:
-            devices: That of each local replica.
+            devices: The device of each local replica.
         """
         super().__init__()
         self._exchange = exchange
@@ -61,7 +61,7 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         value_destination_pairs: Sequence[tuple[Value, Any]],
         options: Any,
     ) -> list[Value]:
-        """Return the reductions of several values, of which tensors share one call."""
+        """Return the reductions of several values, in one call."""
         values = [self.tensors_of(value) for value, _ in value_destination_pairs]
         spread = any(
             map(self._is_everywhere, [to for _, to in value_destination_pairs])
@@ -80,9 +80,9 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         """Return copies of the reduction of each value over all replicas.
 
         Args:
-            values: Of each the tensors of the local replicas.
-            spread: Return one on each local replica's device where that costs less than
-                to copy it later; else one alone.
+            values: The tensors of the local replicas, for each value.
+            spread: Return a copy on each local replica's device if that costs less than
+                copying it later; else one alone.
 
         Raises:
             ValueError: The operation is neither SUM nor MEAN.
@@ -254,7 +254,7 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
     def _add_sparse(
         self, values: Sequence[Sequence[tf.IndexedSlices]]
     ) -> list[tf.IndexedSlices]:
-        """Return the sum of each value, whose tensors are sparse: the rows of all."""
+        """Return the sum of each sparse value: the rows of all replicas."""
         parts: list[list[Tensor]] = []
         for slices in values:
             parts.append([each.values for each in slices])
@@ -309,7 +309,7 @@ def _reduces_in_graph() -> bool:
 
 
 def _with_any_length(shape: tf.TensorShape, axis: int) -> tf.TensorShape:
-    """Return a shape whose length along an axis is not known."""
+    """Return a shape with an unknown length along an axis."""
     lengths = shape.as_list()
     if not -len(lengths) <= axis < len(lengths):
         raise ValueError(

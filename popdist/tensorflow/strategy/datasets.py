@@ -17,7 +17,7 @@ _UNKNOWN, _ENDLESS = tf.data.UNKNOWN_CARDINALITY, tf.data.INFINITE_CARDINALITY
 
 
 def steps_of(batches: int, replicas: int, *, partial: bool) -> int:
-    """Return how many steps batches make, of which each replica takes one.
+    """Return the number of steps in which each replica takes one batch.
 
     Args:
         batches: How many; a number below 0, as TensorFlow has for an unknown length and
@@ -42,7 +42,7 @@ def fewest_of(counts: Sequence[int]) -> int:
 def even_steps(
     datasets: Sequence[tf.data.Dataset], members: Members, replicas: int
 ) -> list[tf.data.Dataset]:
-    """Return data sets with as many steps as those of all other instances.
+    """Return data sets with as many steps as the data of all other instances.
 
     All instances must call this. In a step each local replica takes a batch. The last
     step may be incomplete, unless the batches have a fixed shape, which an empty one
@@ -51,7 +51,7 @@ def even_steps(
     agree on each step: see make_steps().
 
     Args:
-        datasets: That of all local replicas, or one of each.
+        datasets: One for all local replicas, or one for each.
         members: The instances.
         replicas: How many local replicas take batches of each data set.
 

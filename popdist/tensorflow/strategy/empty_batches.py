@@ -66,7 +66,7 @@ def moments_of_rows(
     """Return mean and variance of a batch; of an empty one, those up to now."""
     found = moments(layer, inputs, mask)
     is_ours = isinstance(tf.distribute.get_strategy(), strategy_class)
-    # What is synchronized is that of the samples of all replicas.
+    # Synchronized moments cover the samples of all replicas.
     if inputs.shape[0] or layer.synchronized or not is_ours:
         return found
     kept = layer.moving_mean, layer.moving_variance

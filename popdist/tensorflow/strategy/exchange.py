@@ -16,10 +16,10 @@ from popdist.negotiation.named_calls import NamedCall, named_calls_among
 from popdist.session import STATE
 from popdist.tensorflow.tensors.memory import new_memories, new_memory
 
-# What each local replica has of one tensor.
+# The arrays of the local replicas for one tensor.
 ReplicaArrays = Sequence[Array]
-# A call of an exchange: what it makes of arrays, of which each tensor has one for each
-# local replica, one tensor after the other.
+# A call of an exchange. It takes the arrays of all local replicas, tensor by tensor,
+# and returns one array for each result.
 ExchangeCall = Callable[["Exchange", Sequence[Array]], Sequence[Array]]
 
 
@@ -69,7 +69,7 @@ class Exchange:
         """Return what reduces the arrays of tables: see Group.all_reduce_table.
 
         Args:
-            dtypes: That of each table.
+            dtypes: The dtype of each table.
             of_instances: Each instance has one array, in place of one for each replica.
 
         Raises:

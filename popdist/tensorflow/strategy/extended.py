@@ -1,4 +1,4 @@
-"""What tf.distribute asks a strategy to do, for replicas of several instances."""
+"""The methods that tf.distribute calls, for replicas of several instances."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ class PopDistExtended(MirroredExtended):
         """Make what the strategy works with.
 
         Args:
-            devices: That of each local replica.
+            devices: The device of each local replica.
             adds_reductions: Whether what replicas all-reduce in a run is reduced, as
                 optimizers do with gradients; else each keeps its own.
         """
@@ -89,10 +89,11 @@ class PopDistExtended(MirroredExtended):
         # another thread of the program begins waits for the end of this one.
         self._running = False
         self._run_lock = RLock()
-        # What replicas have got from merge_call in the run: it is equal on all of them.
+        # Results of merge_call in the run, which are equal on all replicas.
         self.merged: list[Any] = []
-        # What replicas have written since the last run ended, and what the functions
-        # write that they have traced; by the ids of variables, which have no hash.
+        # Variables that replicas have written since the last run ended, and the
+        # variables that each traced function writes; by their ids, because they have no
+        # hash.
         self._written: dict[int, Any] = {}
         self._written_by: weakref.WeakKeyDictionary[Any, dict[int, Any]] = (
             weakref.WeakKeyDictionary()
@@ -151,7 +152,7 @@ class PopDistExtended(MirroredExtended):
     ) -> Value:
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         flat = tf.nest.flatten(value)
-        # The mean of what is the same on all replicas.
+        # The mean of equal values is the value itself.
         kept = [is_mean and distribute_utils.is_mirrored(each) for each in flat]
         pairs = [
             (each, destinations)
@@ -178,7 +179,7 @@ class PopDistExtended(MirroredExtended):
         return self._engine.batch_reduce_implementation(reduce_op, pairs, options)
 
     def _broadcast_to(self, tensor: Value, destinations: Any) -> Value:
-        # What variables get that take the value of the first replica: of the job.
+        # Variables that take the value of the first replica take it from instance 0.
         is_exchanged = self._instances > 1 and _is_exchanged(tensor)
         if is_exchanged and not self._is_aggregated_later(destinations):
             tensor = self._engine.from_first_instance(tensor)
@@ -221,8 +222,7 @@ class PopDistExtended(MirroredExtended):
     def compare_data(self, data: Any) -> None:
         """Warn if all instances train on the same data. All must call this.
 
-        Only the first data are compared: others may be for evaluations, of which all
-        instances may make the same.
+        Only the first data are compared: all instances may evaluate on the same data.
         """
         if self._compares_data:
             self._compares_data = False
@@ -296,7 +296,8 @@ class PopDistExtended(MirroredExtended):
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         is_on_read = kwargs.get("synchronization") is tf.VariableSynchronization.ON_READ
-        # TensorFlow has None for what is trained unless it is aggregated on reads.
+        # TensorFlow has None for trained variables, unless they are aggregated on
+        # reads.
         if kwargs.get("trainable") is not False and not is_on_read:
             PopDistExtended.trains = True
         colocated = kwargs.pop("colocate_with", None)
@@ -335,7 +336,7 @@ class PopDistExtended(MirroredExtended):
     def _initial_value(
         self, replica: int, parts: Sequence[Any], value: Any, kwargs: Any
     ) -> Any:
-        """Return what makes the initial value of one replica: that of instance 0."""
+        """Return a function that makes a replica's initial value from instance 0's."""
         number = self.members.first_replica + replica
 
         def from_first_instance() -> Tensor:
@@ -418,7 +419,7 @@ class PopDistExtended(MirroredExtended):
     def _aggregating(
         self, fn: Callable[..., Any], reduce_op: Any
     ) -> Callable[..., Any]:
-        """Return a function of replicas that aggregates what they write at its end.
+        """Return a function of replicas that ends with an aggregation.
 
         Args:
             reduce_op: How it reduces the numbers that they return; None for not at all.
@@ -433,7 +434,7 @@ class PopDistExtended(MirroredExtended):
                 totals = tf.distribute.get_replica_context().merge_call(
                     self._end_run, args=(reduce_op, summands_of(logs, inputs))
                 )
-            # TensorFlow takes no structure apart whose keys it cannot sort.
+            # TensorFlow cannot flatten a structure if it cannot sort its keys.
             return with_logs(result, logs, totals) if logs else result
 
         return replica_fn
@@ -459,7 +460,7 @@ class PopDistExtended(MirroredExtended):
         """Aggregate what the replicas have written in the run up to now.
 
         Args:
-            summands: Values of the replicas, of which it returns the sums.
+            summands: Values of the replicas. It returns their sums.
         """
         written, self._written = [*self._written.values()], {}
         values = [self._summands_of(variable) for variable in written]
@@ -479,7 +480,7 @@ class PopDistExtended(MirroredExtended):
         return sums[len(written) :]
 
     def _summands_of(self, variable: Any) -> list[Tensor]:
-        """Return tensors of the local replicas, whose sum is a variable's aggregate."""
+        """Return the local replicas' summands of a variable's aggregate."""
         parts = [part.read_value() for part in variable.values]
         if variable.reduce_op is not None:
             return [widened(part) for part in parts]
@@ -509,5 +510,5 @@ class PopDistExtended(MirroredExtended):
 
 
 def _is_exchanged(tensor: Value) -> bool:
-    """Return whether a tensor can be that of instance 0: a string cannot."""
+    """Return whether instance 0 can send a tensor: a string cannot be sent."""
     return tf.is_tensor(tensor) and tensor.dtype != tf.string

@@ -2,11 +2,11 @@
 
 Where the local replicas' batches differ in their numbers of rows, as in the last step,
 the rows are shared out evenly, as MirroredStrategy does, so all rows have equal weight.
-A replica gets an empty batch where there are fewer rows than replicas, and where rows
-cannot move from one batch to another.
+A replica gets an empty batch if there are fewer rows than replicas, or if rows cannot
+move from one batch to another.
 
-Where the length of the data is unknown, the instances agree on each step: it is made if
-all of them have data for it, so that all end with the first one that has none.
+If the length of the data is unknown, the instances agree on each step: they make it if
+all of them have data. All end with the first instance without data.
 """
 
 from collections.abc import Callable, Sequence

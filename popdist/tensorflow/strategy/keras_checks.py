@@ -16,7 +16,7 @@ logger = logging.getLogger("popdist.tensorflow")
 
 # The model that fit trains, in the running call.
 _IN_FIT: ContextVar[Any] = ContextVar("popdist.fit", default=None)
-# What the engine says where instances make different calls.
+# The engine's error for instances that make different calls.
 _MISMATCH = re.compile(r"Tensor layouts did not match.*?in the same order\.", re.DOTALL)
 _ALIKE = (
     "Callbacks have to decide alike on all instances: by the logs, which cover all "
@@ -38,11 +38,11 @@ def checked_fit(
     Args:
         is_mistake: Returns whether a model that no strategy trains should be one of a
             PopDistStrategy.
-        strategy_class: The class of strategies whose models are checked.
+        strategy_class: The class of strategies. Their models are checked.
         fit: Trains the model.
         model: The model, which is followed by the arguments of fit.
     """
-    # The first name is that of Keras 3, the second that of tf_keras.
+    # Keras 3 has the first name, tf_keras the second.
     own = getattr(model, "_distribute_strategy", None) or getattr(
         model, "_distribution_strategy", None
     )
@@ -185,7 +185,7 @@ def _learning_rate(optimizer: Any) -> float:
 
 def _strategies_of_parts(model: Any) -> list[Any]:
     """Return the strategies of a model's optimizer and variables; None for none."""
-    # Those of Keras 3 have variables of TensorFlow as values.
+    # Keras 3's variables have TensorFlow's as values.
     variables = [getattr(each, "_value", each) for each in _variables_of(model)]
     strategies = [getattr(each, "_distribute_strategy", None) for each in variables]
     return [_strategy_of_optimizer(model), *strategies]

@@ -19,7 +19,7 @@ _MEAN, _SUM = tf.distribute.ReduceOp.MEAN, tf.distribute.ReduceOp.SUM
 
 
 class _Step:
-    """A function of a model that makes a step, and whose logs are reduced."""
+    """A model's function for a step, with reduced logs."""
 
     def __init__(self, function: Callable[..., Any], reduce_op: Any) -> None:
         self._function = function
@@ -48,7 +48,7 @@ def make_step(
 
     Args:
         reduce_op: How Keras reduces the logs of the local replicas.
-        strategy_class: The class of strategies whose logs all replicas reduce.
+        strategy_class: The class of strategies. All replicas reduce their logs.
         make: Makes the function, which is an attribute of the model.
         model: The model, which is followed by the arguments of `make`.
     """
@@ -82,7 +82,7 @@ def logs_in(result: Any, merged: Sequence[Any]) -> dict[int, Tensor]:
     """Return the numbers that a replica has computed itself, by place in its result.
 
     Args:
-        result: What the replica returns.
+        result: The replica's result.
         merged: Results that are equal on all replicas.
     """
     alike = {id(each) for each in tf.nest.flatten(merged)}
@@ -103,7 +103,7 @@ def summands_of(logs: Mapping[int, Tensor], inputs: Sequence[Tensor]) -> list[Te
     A replica that has no samples in the last step has no logs.
 
     Args:
-        logs: Those of a replica.
+        logs: The logs of a replica.
         inputs: The tensors of its step.
     """
     if not logs:

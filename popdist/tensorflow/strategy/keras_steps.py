@@ -1,8 +1,8 @@
 """How many steps an epoch of Keras has, where local replicas take a batch each.
 
-Keras counts one step for each batch of the data set that it is given, and runs into its
-end. Both Kerases are taught otherwise where they are imported, for data sets that
-PopDistStrategy distributes, as is Keras 3 which batch it builds a model with.
+Keras counts one step for each batch of a data set, and would run into the end of data
+sets that PopDistStrategy distributes. The functions here count steps for both Kerases,
+and choose the batch with which Keras 3 builds a model.
 """
 
 from collections.abc import Callable
@@ -150,7 +150,7 @@ def _with_whole_steps(
 def _with_any_rows(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Return a data set with the same batches, in a shape of any number of rows."""
 
-    # Any: a structure may have None for what is missing, and sparse tensors.
+    # Any: a structure may contain None and sparse tensors.
     def relax(x: Any) -> Any:
         if not isinstance(x, tf.Tensor):
             return x
@@ -170,8 +170,8 @@ def _steps_of(dataset: Any, batches: int | None) -> int | None:
 
     Args:
         dataset: The data set.
-        batches: How many batches Keras knows of, which may be more than TensorFlow
-            does. Of them all instances use as many as the one that has the fewest.
+        batches: The number of batches that Keras knows; TensorFlow may not know it. All
+            instances use the smallest number of an instance.
     """
     workers = dataset._input_workers
     replicas = len(workers.compute_devices_for_worker(0))

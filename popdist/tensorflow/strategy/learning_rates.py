@@ -1,8 +1,8 @@
 """The learning rates of tf_keras's optimizers, which each replica computes once.
 
-Those of earlier Kerases' kind, `keras.optimizers.legacy`, compute them for each device
-of the variables, though all of them are the same. A schedule that counts its calls, or
-enqueues what it returns, would do so as often as there are local replicas.
+The optimizers in `keras.optimizers.legacy` compute equal rates, one for each device of
+the variables. A schedule that counts its calls, or enqueues its results, would do so
+once for each local replica.
 """
 
 from collections.abc import Callable, Sequence

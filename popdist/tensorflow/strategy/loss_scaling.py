@@ -1,6 +1,6 @@
 """Dynamic loss scaling of Keras, which all replicas of PopDistStrategy do alike.
 
-A replica whose gradients overflow would otherwise skip a step that the others make.
+Otherwise a replica with an overflow would skip a step alone.
 """
 
 from collections.abc import Callable, Sequence

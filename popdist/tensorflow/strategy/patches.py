@@ -1,4 +1,4 @@
-"""The functions of TensorFlow and Keras that strategies extend, and by which of ours.
+"""The functions of TensorFlow and Keras that strategies extend, with their extensions.
 
 popdist.framework_names says what fails without each of them.
 """

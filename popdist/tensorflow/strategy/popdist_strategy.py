@@ -23,7 +23,7 @@ class PopDistStrategy(tf.distribute.Strategy):
     instances must create a strategy, and make the same calls in the same order.
     """
 
-    # What MirroredStrategy numbers its collectives from; none of them is made.
+    # The first number of MirroredStrategy's collectives; none of them is made.
     _collective_key_base = 0
 
     def __init__(
@@ -38,8 +38,8 @@ class PopDistStrategy(tf.distribute.Strategy):
         Args:
             ipu_device: The name of an IPU; each local replica has a logical CPU.
             add_ipu_cross_replica_reductions: Whether what replicas all-reduce in a run
-                is reduced, as optimizers do with gradients. Programs leave it out that
-                add up gradients themselves, as by CrossReplicaOptimizer.
+                is reduced, as optimizers do with gradients. Programs that add up
+                gradients themselves, as by CrossReplicaOptimizer, give False.
             enable_dataset_iterators: TensorFlow's own iterators feed the replicas in
                 either case, as there are no infeeds.
             enable_keras_extensions: Whether Keras counts the steps of an epoch right
@@ -80,7 +80,7 @@ class PopDistStrategy(tf.distribute.Strategy):
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
         """Return the reduction of a value over all replicas, and along an axis.
 
-        As in strategies of TensorFlow 1, the axis may be left out.
+        The axis may be left out, as in strategies of TensorFlow 1.
         """
         return super().reduce(reduce_op, value, axis)
 

@@ -6,7 +6,7 @@ import wrapt
 from popdist.replicated.seeds import seed_of
 from popdist.tensorflow.tensors.memory import Tensor
 
-# What Keras 3 calls the state of a SeedGenerator: the seed, and how often it was used.
+# Keras 3's name for the state of a SeedGenerator: the seed, and how often it was used.
 _STATE = "seed_generator_state"
 
 
@@ -24,14 +24,15 @@ def use_generators() -> None:
 def own_seed(
     name: str | None, state: Tensor, replica: int, *, other: int = 0
 ) -> Tensor:
-    """Return the state of one replica's random generator, by that of another replica.
+    """Return the state of a replica's random generator, from another replica's.
 
     Values of variables that are no such states are returned as they are.
 
     Args:
         name: The variable's.
         replica: The number of the replica in the job.
-        other: That of the other replica; the first one has the program's own seed.
+        other: The number of the other replica; the first one has the program's own
+            seed.
     """
     is_state = name is not None and _STATE in name and state.dtype.is_integer
     if not is_state or replica == other:

@@ -24,7 +24,7 @@ _SOURCES = {
     "TensorSliceDataset",
     "TextLineDataset",
 }
-# What Python functions return may depend on the instance.
+# The results of Python functions may depend on the instance.
 _PYTHON = {"EagerPyFunc", "GeneratorDataset", "PyFunc", "PyFuncStateless"}
 # How many rows of an array are compared.
 _ROWS = 64
@@ -69,8 +69,8 @@ def warn_of_same_data(members: Members, data: Any) -> None:
 def _fingerprint(data: Any) -> int:
     """Return a number that data of two instances share only if they are the same.
 
-    It is 0 for data that must be read to be known, and for equal rows, which programs
-    make up to measure speed.
+    It is 0 for unread data, such as files' contents, and for equal rows: programs make
+    these up to measure speed.
     """
     if isinstance(data, tf.data.Dataset):
         parts = _parts_of_dataset(data)
@@ -149,7 +149,7 @@ def _has_made_up_rows(graph: Any) -> bool:
 
 
 def _has_equal_rows(array: Any) -> bool:
-    """Return whether the rows of numbers are equal, as those of made-up data are."""
+    """Return whether an array has equal rows of numbers, as made-up data has."""
     return array.dtype.kind in "biufc" and bool((array == array[:1]).all())
 
 

@@ -1,11 +1,11 @@
-"""Files that several instances save at once, which would write over each other.
+"""Savers that keep files whole if several instances save to one path at once.
 
-Any instance may save alone, so that none can wait here for what another one does in
-collectives. Instances have the same variables, so it does not matter which of them
-saves last, but its files must be whole: a file gets its name when it is complete, and
-what is several files is written by one instance after the other. Nothing depends on
-locks of the file system, which NFS has none of for folders: instances that share a
-folder see in it which of them saves.
+Any instance may save alone, so instances cannot take turns by collectives. They have
+the same variables, so it does not matter which of them saves last, but its files must
+be whole. A single file gets its name when it is complete. Several files cannot be
+renamed at once, and a checkpoint's index and data must be from one instance, so one
+instance writes them after the other. NFS has no locks for folders: a folder beside the
+path names the instance that saves.
 """
 
 import errno
@@ -27,14 +27,14 @@ from popdist.session import STATE
 
 # The path of what saves several files: its second argument, or one of these.
 _PATHS = ("file_prefix", "export_dir")
-# What Keras saves as one file.
+# The suffixes of models that Keras saves as one file.
 _SUFFIXES = (".keras", ".h5", ".hdf5")
 
 _PREFIX = ".popdist-saving-"
 # How long an instance waits between two looks whether another one has saved.
 _LOOK_SECONDS = 0.02
 
-# The folders that name this instance as the one that saves, in the running call.
+# The folders that name this instance as the owner, in the running call.
 _ALONE: ContextVar[frozenset[Path]] = ContextVar("popdist.saving", default=frozenset())
 
 
@@ -44,7 +44,7 @@ class Saver:
 
     job: A name that the instances of the job share, and no other job has: sixteen
         hexadecimal digits.
-    rank: That of this instance.
+    rank: The rank of this instance.
     """
 
     job: str
@@ -120,7 +120,7 @@ class Saver:
 
     @contextmanager
     def _own_folder(self, path: Path) -> Iterator[Path]:
-        """Return a new folder beside a path, and remove those of jobs that have ended.
+        """Return a new folder beside a path, and remove the folders of ended jobs.
 
         Jobs that run at the same time must not save to one path.
         """
@@ -177,7 +177,7 @@ def _local_path(path: Any) -> Path | None:
 
 
 def _folder_beside(path: Path) -> Path:
-    """Return the folder in which the instance is named that saves to a path."""
+    """Return the folder that names the instance which saves to a path."""
     # A name may be as long as a file system allows.
     digest = blake2b(os.fsencode(path.name), digest_size=6).hexdigest()
     is_writable = os.access(path.parent, os.W_OK) or not path.is_dir()
@@ -185,7 +185,7 @@ def _folder_beside(path: Path) -> Path:
 
 
 def _renamed(folder: Path, name: Path) -> bool:
-    """Give a folder another name, unless a folder that is not empty has that."""
+    """Rename a folder, unless another one of this name has files."""
     try:
         os.rename(folder, name)
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Variables of PopDistStrategy, whose reads outside of replicas do not communicate.
+"""Variables of PopDistStrategy. Reads outside of replicas do not communicate.
 
-What replicas write to their own parts of a variable is aggregated at the end of the
-run in which they do, or when all of them read the aggregate before that. A read outside
-of replicas returns the last aggregate, so one instance may make it alone. In graphs of
-sessions, where no run has an end, the read is a collective.
+Replicas write to their own parts of a variable. The values are aggregated at the end of
+the run, or when all replicas read the aggregate before that. A read outside of replicas
+returns the last aggregate, so one instance may make it alone. In graphs of sessions,
+where no run has an end, the read is a collective.
 """
 
 from typing import Any
@@ -26,9 +26,9 @@ _AGGREGATED = (_SUM, tf.VariableAggregation.MEAN, _FIRST)
 class IPUMirroredVariable(values.MirroredVariable):
     """A variable that is the same on all replicas.
 
-    Where replicas write to it without an aggregation, as BatchNormalization does to its
-    statistics, it becomes the mean of what they have written. Integers stay apart, such
-    as the states of random generators.
+    If replicas write to it without an aggregation, as BatchNormalization does to its
+    statistics, it becomes the mean of their values. Integers stay apart, such as the
+    states of random generators.
     """
 
     @property
@@ -39,7 +39,7 @@ class IPUMirroredVariable(values.MirroredVariable):
 
     @property
     def reduce_op(self) -> Any:
-        """How the replicas' values are aggregated; None for that of the first one."""
+        """How the values are aggregated; None for the first replica's value."""
         return None if self.is_counter else tf.distribute.ReduceOp.MEAN
 
     def _update(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
@@ -61,7 +61,7 @@ class IPUMirroredVariable(values.MirroredVariable):
 
 
 class IPUSyncOnReadVariable(values.SyncOnReadVariable):
-    """A variable of which each replica has its own, such as those of metrics."""
+    """A variable with a separate value on each replica, as metrics have."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -73,7 +73,7 @@ class IPUSyncOnReadVariable(values.SyncOnReadVariable):
 
     @property
     def reduce_op(self) -> Any:
-        """How the replicas' values are aggregated; None for that of the first one."""
+        """How the values are aggregated; None for the first replica's value."""
         if self._aggregation == _FIRST:
             return None
         return tf.distribute.ReduceOp.from_variable_aggregation(self._aggregation)

@@ -3,7 +3,8 @@
 from popdist.engine import check_compiled
 from popdist.tensorflow.tensors import _kernels
 
-# As in kernels/kernels.c: both go up when Python's side needs other operations.
+# It is equal to KERNELS_VERSION in kernels/kernels.c. Both go up when Python's side
+# needs other operations.
 KERNELS_VERSION = 1
 
 check_compiled(_kernels, KERNELS_VERSION)

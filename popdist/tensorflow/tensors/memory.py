@@ -72,8 +72,8 @@ class _UsedMemory:
     """STATE: memory of earlier results, which tensors may still refer to."""
 
     def __init__(self) -> None:
-        # With the array that lends each piece, which its results keep alive. Their
-        # counts of references would differ between versions of Python.
+        # Each piece, and its array, which results keep alive. Their counts of
+        # references would differ between versions of Python.
         self._memory: list[tuple[memoryview, ref[Array]]] = []
         self._lock = Lock()
 
@@ -101,7 +101,7 @@ _MEMORY = _UsedMemory()
 def tensor_of(array: Array) -> Tensor:
     """Return an eager tensor of an array's elements, which then must not be written.
 
-    It is the array's own memory where that is aligned, as that of new_memory() is.
+    It is the array's own memory if that is aligned, as new_memory() does.
     """
     ensure_initialized()
     return EagerTensor(array, _CPU, None)

@@ -29,7 +29,8 @@ from popdist.tensorflow.tensors.registration import (
     add_operation,
 )
 
-# What makes a call: it returns arrays of its own, and only reads those of the tensors.
+# A function that makes a call: it returns new arrays, and only reads the tensors'
+# arrays.
 Function = Callable[[list[Array]], Sequence[Array]]
 
 
@@ -40,14 +41,14 @@ class UnderWay(Protocol):
         """Return its results once it is over."""
 
 
-# What begins a call.
+# A function that begins a call.
 Begin = Callable[[list[Array]], UnderWay]
 
 # The dtypes of tensors that have no numbers.
 _OBJECTS = (tf.string, tf.variant, tf.resource)
 
-# The name of a placeholder for an eager tensor that a function captures: a number of
-# this process's, which counts all that TensorFlow has made in it.
+# The name of a placeholder for an eager tensor that a function captures: it has a
+# number that this process's TensorFlow counts.
 _CAPTURE = re.compile(r"(?<![^/])\d+(_\d+)*(?![^:/])")
 
 
@@ -67,8 +68,9 @@ def call_in_order(
         return _tensors_of(function(_arrays_of(tensors)))
     check_graph(tensors)
     dtypes = [spec.dtype for spec in specs]
-    # TensorFlow orders what uses one resource, and also a condition or a function whose
-    # calls use it. Of what has a state alone it orders no conditions.
+    # TensorFlow orders operations that use one resource, with the conditions and
+    # functions around them. It does not order conditions that only contain stateful
+    # operations.
     order = call_order()
     key = add_call(_on_memory(function, tensors, dtypes))
     results = add_operation(
@@ -84,7 +86,7 @@ def _on_memory(
 
     Args:
         tensors: Some of the dtypes that the calls are given.
-        dtypes: Those of their results.
+        dtypes: The dtypes of their results.
     """
     input_dtypes = [np.dtype(tensor.dtype.as_numpy_dtype) for tensor in tensors]
     result_dtypes = [np.dtype(dtype.as_numpy_dtype) for dtype in dtypes]
@@ -113,14 +115,14 @@ def _on_memory(
 def call_by_name(
     begin: Begin, tensors: Sequence[Tensor], specs: Sequence[tf.TensorSpec]
 ) -> list[Tensor]:
-    """Return the tensors that a call makes which is matched by its name.
+    """Return the results of a call, matched with other members' calls by its name.
 
     The calls of one graph may be made in another order than on other members, and any
     number of them at once.
 
     Args:
         begin: Requests the call.
-        specs: As for call_in_order.
+        specs: The dtype and shape of each result.
     """
     if tf.executing_eagerly():
         return _tensors_of(begin(_arrays_of(tensors)).wait())
@@ -132,8 +134,8 @@ def call_by_name(
         except Exception as error:
             return _UNDER_WAY.add(_FailedCall(error))
 
-    # A tf.function of its own: in the one around it, TensorFlow orders operations by
-    # the resources that they use, and the others among themselves.
+    # It is a separate tf.function: in the one around it, TensorFlow orders operations
+    # by the resources that they use, and the others among themselves.
     @tf.function(autograph=False)
     def call(resource: Tensor, *inputs: Tensor) -> Any:
         number = tf.py_function(
@@ -146,16 +148,16 @@ def call_by_name(
 
 
 def name_of(tensor: Tensor) -> str:
-    """Return the name of a graph's tensor, which instances that trace alike share."""
+    """Return the name of a graph's tensor, equal on instances that trace alike."""
     # A constant has no name.
     return _CAPTURE.sub("captured", getattr(tensor, "name", "constant"))
 
 
 def unique_name(name: str) -> str:
-    """Return a name that no other call of the graph has which a session runs.
+    """Return a name that no other call of a session's graph has.
 
-    The functions in it, such as the bodies of two loops, may run at once. Those of a
-    tf.function run in order: there the name is unique in the function itself.
+    The functions in it, such as the bodies of two loops, may run at once. The functions
+    in a tf.function run in order: there the name is unique in the function itself.
     """
     graph = tf.compat.v1.get_default_graph()
     if not tf.compat.v1.executing_eagerly_outside_functions():
@@ -196,7 +198,7 @@ def check_dtypes(tensors: Sequence[Tensor]) -> None:
 
 
 class _CallsUnderWay:
-    """STATE: calls that graphs have begun, by numbers that travel in the graphs."""
+    """STATE: calls that graphs have begun, by their numbers in the graphs."""
 
     def __init__(self) -> None:
         self._numbers = count()
@@ -250,7 +252,7 @@ def call_order() -> Tensor:
 
 
 def _resource() -> Tensor:
-    """Return a resource: what uses it in a tf.function has an order of its own."""
+    """Return a resource: a tf.function orders the operations that use it."""
     with tf.init_scope():
         return tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=(), shared_name="popdist")
 
@@ -258,9 +260,9 @@ def _resource() -> Tensor:
 def _await(number: Tensor, dtypes: Sequence[tf.DType]) -> Any:
     """Return the results of a call under way and its error's number, in a graph.
 
-    An operation that waits keeps a thread of the graph's from others, which may have to
-    begin the call that it waits for; a graph may have a single thread. Those that fetch
-    elements of a data set have a thread of their own.
+    A waiting operation occupies a thread of the graph, and a graph may have one thread.
+    Another operation may have to begin the call first. Operations that fetch elements
+    of a data set have a separate thread.
     """
 
     @tf.function(autograph=False)
@@ -303,7 +305,7 @@ def _checked(
 ) -> list[Tensor]:
     """Return the results of a call in a graph, or raise the error of this number there.
 
-    What TensorFlow's own functions of Python raise is an UnknownError, as a rule.
+    TensorFlow's own Python functions raise an UnknownError, as a rule.
     """
     checked = add_operation(
         "PopdistReduce",
@@ -319,7 +321,7 @@ def _checked(
 @cache
 def _check_key() -> int:
     def check(table: bytes) -> None:
-        # The table of one scalar: 0 axes, where it lies, and where the result goes.
+        # The table of one scalar: 0 axes, its address, and the address of the result.
         _, address, _ = np.frombuffer(table, np.uint64)
         _ERRORS.check(ctypes.c_int64.from_address(int(address)).value)
 

@@ -13,8 +13,8 @@ from popdist.tensorflow.tensors.memory import Tensor
 from popdist.tensorflow.tensors.operation import call_order, check_graph
 from popdist.tensorflow.tensors.registration import add_call, add_operation
 
-# What reduces the arrays of tables, one of each dtype in the order in which these come
-# first: see popdist.engine.group.Group.all_reduce_table.
+# A function that reduces the arrays of tables, one of each dtype in the order of their
+# first tensors: see popdist.engine.group.Group.all_reduce_table.
 ReduceTables = Callable[..., None]
 
 
@@ -29,14 +29,14 @@ def reduce_in_graph(
 
     Args:
         reduce: Reduces them, given where they lie.
-        values: Of each, the tensor on each of the devices.
+        values: The tensor on each of the devices, for each value.
         spread: Return each result on each of the devices; else on the first one.
     """
     check_graph([tensors[0] for tensors in values])
     key = add_call(reduce)
     dtypes = [tensors[0].dtype for tensors in values]
     kinds = [*dict.fromkeys(dtypes)]
-    # Those of one dtype are given one after the other.
+    # Tensors of one dtype stand side by side.
     order = sorted(range(len(values)), key=lambda index: kinds.index(dtypes[index]))
     first, *others = zip(*[values[index] for index in order], strict=True)
     bundles = []

@@ -16,8 +16,8 @@ from popdist.framework_names import TENSORFLOW
 from popdist.tensorflow.tensors import _kernels
 from popdist.tensorflow.tensors.memory import Tensor
 
-# What an operation calls with its arguments: see _kernels.pyi. It returns what the
-# operation results in, or None.
+# A function that an operation calls with its arguments: see _kernels.pyi. It returns
+# what the operation results in, or None.
 KernelFunction = Callable[..., list[tuple[Any, ...]] | None]
 
 _LIBRARY = "libtensorflow_cc.so.2"
@@ -43,7 +43,7 @@ def _register_operations() -> None:
 
 
 class _Calls:
-    """STATE: what carries out the calls of graphs, by the keys that are in these.
+    """STATE: the functions that graphs call, by the keys in the graphs.
 
     They are kept as long as TensorFlow keeps the functions that its graphs call: for
     good.
@@ -89,7 +89,7 @@ def _status_of(error: BaseException) -> tuple[int, str]:
 
 
 def add_call(function: KernelFunction) -> int:
-    """Return the key by which an operation of a graph calls a function."""
+    """Return a function's key for operations of graphs."""
     return _CALLS.add(function)
 
 

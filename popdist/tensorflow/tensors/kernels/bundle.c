@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* TensorFlow copies what is not aligned like this. */
+/* TensorFlow copies memory with a smaller alignment. */
 enum { ALIGNMENT = 64, MARK = 0x706f7064 };
 
 typedef struct {

@@ -1,14 +1,14 @@
 /* Operations of graphs that hand their tensors' memory to a Python function at once.
  *
- * PopdistCall gives the function the tensors' memory, and takes that of its results, whose
- * shapes only the function knows.
+ * PopdistCall gives the function the tensors' memory, and takes its results' memory. Only
+ * the function knows their shapes.
  *
- * PopdistReduce takes the tensors of this instance's first replica, and those of its other
- * ones as bundles. It gives the function tables of where they lie and where the results
- * go, which are those of Group.all_reduce_table(): one for each run of tensors of one dtype.
- * A complex tensor is one of real numbers with one more axis. Results replace the first
- * replica's tensors where nothing else needs those. PopdistPack and PopdistUnpack make a
- * bundle, and tensors of it. */
+ * PopdistReduce takes the tensors of this instance's first replica, and one bundle for each
+ * other replica. It gives the function tables of the addresses of tensors and results, as
+ * Group.all_reduce_table() takes them: one for each run of tensors of one dtype. A complex
+ * tensor is one of real numbers with one more axis. Results replace the first replica's
+ * tensors where nothing else needs those. PopdistPack and PopdistUnpack make a bundle, and
+ * tensors of it. */
 #include "memory.h"
 
 #include "bundle.h"
@@ -16,13 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As KERNELS_VERSION in ../__init__.py: both go up when Python's side needs other ones. */
+/* It is equal to KERNELS_VERSION in ../__init__.py. Both go up when Python's side needs
+ * other operations. */
 #define KERNELS_VERSION 1
 
 /* TensorFlow's tensors have at most 254 axes. Most of them have fewer than these. */
 enum { MOST_AXES = 254, USUAL_AXES = 4 };
 
-/* What carries out the calls of all PopdistReduce and PopdistCall. */
+/* The Python function that carries out all PopdistReduce and PopdistCall. */
 static PyObject *carry_out;
 
 /* An operation as it stands in a graph. */
@@ -39,7 +40,7 @@ typedef struct {
     const kernel *of;
     TF_Tensor **tensors;       /* to delete in the end: bundles, results and others */
     TF_Tensor *const **others; /* the tensors of each bundle */
-    uint64_t *numbers; /* those of all tables */
+    uint64_t *numbers; /* the numbers of all tables */
     int64_t used, room;
     int64_t *begins; /* of each table */
     int64_t tables;
@@ -158,7 +159,7 @@ static bool with_python(execution *e, void (*steps)(execution *))
     steps(e);
     if (PyErr_Occurred()) {
         PyErr_Clear();
-        fail(e, TF_INTERNAL, "popdist could not say why a call has not succeeded.");
+        fail(e, TF_INTERNAL, "A call of popdist failed, and its error cannot be shown.");
     }
     PyGILState_Release(state);
     return is_well(e);
@@ -191,7 +192,7 @@ static TF_Tensor *const *contents(execution *e, const TF_Tensor *bundle)
 {
     TF_Tensor *const *tensors = tensors_in(bundle, e->of->count);
     if (!tensors)
-        fail(e, TF_INTERNAL, "A copy of what stands for popdist's tensors is given.");
+        fail(e, TF_INTERNAL, "An operation has copied a bundle of popdist's tensors.");
     return tensors;
 }
 
@@ -270,7 +271,7 @@ static bool is_complex(const TF_Tensor *tensor)
     return type == TF_COMPLEX64 || type == TF_COMPLEX128;
 }
 
-/* Add what is read to a table: a tensor's shape and rows. */
+/* Add a tensor's shape and rows to a table. */
 static bool add_rows(execution *e, int64_t index, const TF_Tensor *tensor, int64_t *lengths)
 {
     const int axes = TF_NumDims(tensor);
@@ -298,7 +299,7 @@ static bool add_rows(execution *e, int64_t index, const TF_Tensor *tensor, int64
     return true;
 }
 
-/* Add a tensor to the table of those before it, if they are of its dtype, and allocate its
+/* Add a tensor to the last table, or to a new one if the dtype differs, and allocate its
  * result. */
 static bool add_tensor(execution *e, int64_t index, TF_DataType *type)
 {

@@ -10,14 +10,15 @@ typedef struct {
     TF_Tensor *tensor;
 } memory;
 
-/* What has a tensor's elements, until the tensor is deleted; then one of those to release. */
+/* The object with a tensor's elements. Once the tensor is deleted, it waits for its
+ * release. */
 typedef struct owner {
     PyObject *object;
     struct owner *next;
 } owner;
 
-/* TensorFlow deletes tensors in threads of its own, which must not wait for Python's lock:
- * the thread that has it may wait for them. */
+/* TensorFlow deletes tensors in its own threads. They must not wait for Python's lock: the
+ * thread that has it may wait for them. */
 static _Atomic(owner *) to_release;
 
 static void memory_end(PyObject *self)

@@ -1,4 +1,4 @@
-/* Tensors whose memory Python objects use, and tensors of memory that Python objects have.
+/* Python objects with the memory of tensors, and tensors with the memory of Python objects.
  * The caller has Python's lock. */
 #ifndef POPDIST_MEMORY_H
 #define POPDIST_MEMORY_H
@@ -15,12 +15,12 @@ bool make_memory_type(void);
  * on. Returns NULL with an exception. */
 PyObject *memory_of(TF_Tensor *tensor);
 
-/* Return a tensor of elements that an object has, which it keeps; a copy of them where they
- * are not aligned. Returns NULL where there is no memory. */
+/* Return a tensor of an object's elements, which keeps the object; a copy if they are not
+ * aligned. Returns NULL where there is no memory. */
 TF_Tensor *tensor_over(PyObject *owner, TF_DataType type, const int64_t *lengths, int axes,
                        void *data, size_t bytes);
 
-/* Forget the objects whose tensors TensorFlow has deleted. */
+/* Forget the owners of the tensors that TensorFlow has deleted. */
 void release_owners(void);
 
 #endif

@@ -75,8 +75,8 @@ typedef void (*TF_deallocate)(void *data, size_t bytes, void *argument);
 TF_FUNCTIONS(TF_DECLARE)
 #undef TF_DECLARE
 
-/* Find all of them in the library of this path, which is loaded already, and in those that
- * it needs. Returns the name of what is missing, or NULL. */
+/* Find all of them in the loaded library of this path, and in the libraries that it needs.
+ * Returns the name of a missing function, or NULL. */
 const char *find_tensorflow(const char *path);
 
 #endif

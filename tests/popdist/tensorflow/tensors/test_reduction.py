@@ -288,7 +288,7 @@ def test_a_copy_of_a_bundle_is_refused() -> None:
             step(tf.ones(3))
         return str(error.value)
 
-    assert "A copy of what stands for popdist's tensors is given" in alone(program)
+    assert "An operation has copied a bundle of popdist's tensors" in alone(program)
 
 
 def test_a_tensorflow_without_the_functions_is_an_error_in_each_graph(

@@ -1,4 +1,4 @@
-"""What horovod.keras and horovod.tensorflow.keras have in common, for either Keras.
+"""The common parts of horovod.keras and horovod.tensorflow.keras, for either Keras.
 
 Neither Keras declares types, so their objects are Any in this package.
 """

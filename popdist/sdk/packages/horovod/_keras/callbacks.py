@@ -1,4 +1,4 @@
-"""What Horovod's callbacks do, without the class of callbacks of either Keras."""
+"""Horovod's callbacks, without the base class of either Keras."""
 
 import warnings
 from collections.abc import Callable, Hashable, MutableMapping
@@ -15,7 +15,7 @@ from ..tensorflow.functions import broadcast_variables
 from ..tensorflow.gradient_reduction import Variable, key_of
 from .functions import broadcast_global_variables
 
-# What Keras hands to callbacks, which write to it. Any: numbers.
+# The logs that Keras hands to callbacks. They write to them. Any: numbers.
 Logs = MutableMapping[str, Any] | None
 
 
@@ -25,7 +25,7 @@ class _BroadcastGlobalVariables:
     It does so after the first batch, because an optimizer has no variables before.
     """
 
-    # Of Keras's callbacks. Any: it has no types.
+    # Keras's callbacks have them.
     model: Any
 
     def __init__(
@@ -34,7 +34,7 @@ class _BroadcastGlobalVariables:
         """Make a callback.
 
         Args:
-            root_rank: The rank whose variables all others get.
+            root_rank: The rank that sends its variables to all others.
             device: Has no effect.
             local_variables: A variable of the model that each rank has for itself, or
                 several of them.
@@ -98,7 +98,7 @@ class _MetricAverage:
 class _LearningRateSchedule:
     """Multiplies the learning rate by a function of the epoch."""
 
-    # Of Keras's callbacks. Any: it has no types.
+    # Keras's callbacks have them.
     model: Any
     params: dict[str, Any]
 
@@ -115,13 +115,13 @@ class _LearningRateSchedule:
         """Make a callback.
 
         Args:
-            initial_lr: What is multiplied.
-            multiplier: A function of the epoch, or a number whose powers it takes.
+            initial_lr: The learning rate that is multiplied.
+            multiplier: A function of the epoch, or the base of a power of the epoch.
             start_epoch: The first epoch in which the learning rate is set.
             end_epoch: The first one in which it is not any more; None for no end.
             staircase: Set it once an epoch; if not, for each batch.
             momentum_correction: Correct the momentum of an optimizer that has it in a
-                variable, as those of tf_keras.optimizers.legacy do.
+                variable, such as the optimizers of tf_keras.optimizers.legacy.
             steps_per_epoch: How many batches an epoch has, if Keras does not know.
 
         Raises:
@@ -212,7 +212,7 @@ class _LearningRateSchedule:
 
 
 class _LearningRateWarmup(_LearningRateSchedule):
-    """Raises the learning rate from that of one rank to that of all, in some epochs."""
+    """Raises the learning rate from one rank's to that of all ranks, over epochs."""
 
     def __init__(
         self,
@@ -225,11 +225,11 @@ class _LearningRateWarmup(_LearningRateSchedule):
         """Make a callback.
 
         Args:
-            initial_lr: The learning rate after it, as a rule that of one rank times
-                the number of ranks.
+            initial_lr: The learning rate after it, as a rule one rank's times the
+                number of ranks.
             warmup_epochs: In how many epochs it is reached.
-            momentum_correction: As for a schedule.
-            steps_per_epoch: As for a schedule.
+            momentum_correction: See LearningRateScheduleCallback.
+            steps_per_epoch: See LearningRateScheduleCallback.
             verbose: Let rank 0 print that it is reached.
         """
         super().__init__(

@@ -63,13 +63,13 @@ def broadcast_global_variables(root_rank: int) -> None:
 
 
 def evaluated(result: Any) -> Any:
-    """Return a result itself, or what Keras's session computes where it has one."""
+    """Return a result itself, or in a graph the value that Keras's session computes."""
     if tf.executing_eagerly():
         return result
     return tf.compat.v1.keras.backend.get_session().run(result)
 
 
-# In Horovod's order, which is not that of horovod.tensorflow.
+# In the order of horovod.keras: horovod.tensorflow has another one.
 _ARGUMENTS = (
     "optimizer",
     "name",
@@ -91,10 +91,10 @@ _SIGNATURE = Signature([_PARAMETERS[name] for name in _ARGUMENTS])
 
 
 def DistributedOptimizer(*args: Any, **kwargs: Any) -> Any:
-    """Return an optimizer like the given one, whose gradients all ranks reduce.
+    """Return an optimizer like the given one that reduces gradients among the ranks.
 
-    The arguments are those of horovod.tensorflow.DistributedOptimizer(), in an order of
-    their own and without `use_locking`.
+    horovod.tensorflow.DistributedOptimizer() has the same arguments, in another order
+    and with `use_locking`.
     """
     return any_optimizer(**_SIGNATURE.bind(*args, **kwargs).arguments)
 
@@ -108,8 +108,8 @@ def PartialDistributedOptimizer(
     """Return a DistributedOptimizer that leaves the gradients of some layers alone.
 
     Args:
-        optimizer: As for DistributedOptimizer(), and so are the others.
-        local_layers: Layers whose variables each rank has for itself.
+        optimizer: An optimizer. The other arguments, too, are DistributedOptimizer()'s.
+        local_layers: Layers with separate variables on each rank.
     """
     distributed = DistributedOptimizer(optimizer, *args, **kwargs)
     for variable in variables_of(local_layers):
@@ -118,7 +118,7 @@ def PartialDistributedOptimizer(
 
 
 def loader(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Return Horovod's load_model() for that of a Keras."""
+    """Return Horovod's load_model(), which calls a Keras's."""
 
     def load_model(
         filepath: Any,
@@ -127,7 +127,7 @@ def loader(load: Callable[..., Any]) -> Callable[..., Any]:
         compression: Compressor = Compression.none,
         legacy_opts: bool = False,
     ) -> Any:
-        """Return a saved model, whose optimizer becomes a DistributedOptimizer.
+        """Return a saved model, with its optimizer as a DistributedOptimizer.
 
         The optimizer goes on with the state that was saved.
 
@@ -135,7 +135,7 @@ def loader(load: Callable[..., Any]) -> Callable[..., Any]:
             filepath: Where the model was saved, with any optimizer.
             custom_optimizers: Classes of optimizers that Keras does not have.
             custom_objects: Other classes and functions that it does not have, by name.
-            compression: What gradients are turned into before they are reduced.
+            compression: The compressor of gradients that are reduced.
             legacy_opts: Has no effect: optimizers of all classes are loaded.
         """
         optimizers = {each.__name__: each for each in custom_optimizers or ()}

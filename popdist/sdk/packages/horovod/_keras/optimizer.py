@@ -1,4 +1,4 @@
-"""Keras's optimizers, of release 3 and tf_keras, whose gradients all ranks reduce."""
+"""Distributed optimizers of Keras 3 and tf_keras."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,8 +16,6 @@ from ..tensorflow.gradient_reduction import (
 )
 from ..tensorflow.local_aggregation import LocalAggregation
 
-# Any, here and below: neither Keras has types for what is overridden.
-
 
 class Distributed:
     """The part of a distributed optimizer that all of them have."""
@@ -27,7 +25,7 @@ class Distributed:
     _agg_helper: LocalAggregation
     # Whether the gradients of the call that is under way are reduced already.
     _horovod_has_reduced = False
-    # Of Keras.
+    # An attribute of Keras's optimizers.
     iterations: Any
 
     def register_local_var(self, var: Variable) -> None:
@@ -158,7 +156,7 @@ class _OfTfKeras(Distributed):
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any
     ) -> Any:
-        """Apply gradients, those that are not reduced yet after that."""
+        """Apply gradients, and reduce them before, unless they are reduced already."""
         optimizer: Any = super()
         given = list(grads_and_vars)
         gradients = [gradient for gradient, _ in given]

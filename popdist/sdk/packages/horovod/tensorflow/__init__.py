@@ -31,7 +31,7 @@ from .util import _executing_eagerly
 
 
 def __getattr__(name: str) -> Any:
-    """Return what needs Keras, which takes a second to import."""
+    """Return a class that needs Keras, because importing Keras takes a second."""
     if name == "SyncBatchNormalization":
         from .sync_batch_norm import SyncBatchNormalization
 

@@ -1,7 +1,7 @@
 """Calls on TensorFlow's tensors, without gradients: eagerly, in tf.function, sessions.
 
-In a tf.function they are made in the order in which they were traced. Those of a
-session's graph are made in any order, and have names that the graph gives them.
+In a tf.function they are made in the order in which they were traced. A session's graph
+makes calls in any order, and gives them names.
 """
 
 import re
@@ -145,7 +145,7 @@ def make_call(begin: Callable[..., HorovodHandle]) -> Tensor:
 
 
 class _NumberHandle(HorovodHandle):
-    """A call that may be under way, whose result becomes an array in a list."""
+    """A call that may be under way. Its result becomes an array in a list."""
 
     def __init__(self, handle: HorovodHandle) -> None:
         self._handle = handle
@@ -255,7 +255,7 @@ def _carried_out(
 
 
 def _specs_of(tensors: Sequence[Tensor]) -> list[tf.TensorSpec]:
-    """Return what results are like that have the shapes of tensors, for a graph."""
+    """Return the specs of results with the shapes of tensors, for a graph."""
     if tf.executing_eagerly():
         return []
     return [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]

@@ -1,8 +1,9 @@
 """Horovod's calls on TensorFlow's tensors.
 
-Calls are matched by name among the ranks of a process set; without a name, by the name
-of their first tensor in a graph, and eagerly by their number among those of their kind.
-device_dense and device_sparse have no effect: all tensors are in the CPU's memory.
+Calls are matched by name among the ranks of a process set. A call without a name is
+matched by the name of its first tensor in a graph, and eagerly by its number among the
+calls of its kind. device_dense and device_sparse have no effect: all tensors are in the
+CPU's memory.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,24 +44,24 @@ def allreduce(
 ) -> Tensor:
     """Return the ranks' tensors reduced to one: their average, unless op says else.
 
-    Of tf.IndexedSlices, values and indices are gathered.
+    Values and indices of tf.IndexedSlices are gathered.
 
     Args:
-        tensor: Of the same shape and dtype on all ranks.
+        tensor: A tensor of the same shape and dtype on all ranks.
         average: An earlier name of the choice between op=Average and op=Sum.
         device_dense: Has no effect.
         device_sparse: Has no effect.
-        compression: What the tensor is turned into before it is reduced.
+        compression: The compressor of the tensor that is reduced.
         op: Average, Sum, Min, Max, Product or Adasum.
-        prescale_factor: What each rank's tensor is multiplied with before.
-        postscale_factor: What the result is multiplied with.
-        name: By which the ranks' calls are matched.
+        prescale_factor: A factor for each rank's tensor, before the reduction.
+        postscale_factor: A factor for the result.
+        name: The name that matches the ranks' calls.
         process_set: The ranks that take part.
         ignore_name_scope: In a graph, match by the name without its scope.
 
     Raises:
         ValueError: The arguments are not valid. Eagerly it is a
-            tf.errors.InvalidArgumentError, too; where a graph runs it is only that.
+            tf.errors.InvalidArgumentError, too; a running graph raises only the latter.
         HorovodInternalError: The ranks' tensors or arguments differ, or a rank has
             ended. Eagerly it is a tf.errors.FailedPreconditionError or an UnknownError,
             too; in a graph it is only that.
@@ -121,7 +122,7 @@ def _gathered_slices(
     name: str | None,
     process_set: ProcessSet,
 ) -> list[tf.IndexedSlices]:
-    """Return slices of all ranks, whose values are divided for an Average."""
+    """Return slices of all ranks, with divided values for an Average."""
     if reduction != Reduction(reduction.op) or reduction.op not in (Average, Sum):
         raise NotImplementedError(
             "tf.IndexedSlices are reduced by Average and Sum only, without scale "
@@ -178,9 +179,10 @@ def broadcast(
     """Return the tensor of one rank, on all ranks.
 
     Args:
-        tensor: Of the same shape and dtype on all ranks.
-        root_rank: Whose it is: its number among all ranks, also in a process set.
-        name: By which the ranks' calls are matched.
+        tensor: A tensor of the same shape and dtype on all ranks.
+        root_rank: The rank that sends its tensor: its number among all ranks, also in a
+            process set.
+        name: The name that matches the ranks' calls.
         ignore_name_scope: In a graph, match by the name without its scope.
         process_set: The ranks that take part.
     """
@@ -196,14 +198,14 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Overwrite variables with those of one rank.
+    """Overwrite variables with one rank's.
 
     Returns the variables, or in a session's graph what they are then.
     """
     given = list(variables)
     if not given:
         return given
-    # Those of Keras 3 hold a variable of TensorFlow.
+    # Keras 3's variables hold a variable of TensorFlow.
     written = [each if isinstance(each, tf.Variable) else each.value for each in given]
     values = [tensor_from(variable) for variable in written]
     name = _full_name(name, False)
@@ -227,7 +229,7 @@ def alltoall(
     Args:
         tensor: Its rows go to the ranks in their order.
         splits: How many rows each rank gets. None for equal numbers.
-        name: By which the ranks' calls are matched.
+        name: The name that matches the ranks' calls.
         ignore_name_scope: In a graph, match by the name without its scope.
         process_set: The ranks that take part.
 
@@ -292,12 +294,13 @@ def _scattered(
 
 
 def _full_name(name: str | None, ignore_name_scope: bool) -> str | None:
-    """Return the name that a call has in a graph, where no other one may have it."""
+    """Return the name of a call, which is unique in a graph."""
     if name is None or ignore_name_scope or tf.executing_eagerly():
         return name
     return unique_name(name)
 
 
 def _is_sparse(tensor: TensorLike) -> bool:
-    # TensorFlow's classes take microseconds to ask, and most tensors are of this one.
+    # isinstance() with TensorFlow's classes takes microseconds, and most tensors have
+    # this type.
     return type(tensor) is not EagerTensor and isinstance(tensor, tf.IndexedSlices)

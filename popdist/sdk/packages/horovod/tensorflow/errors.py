@@ -30,7 +30,7 @@ class FailedCallError(HorovodInternalError, tf.errors.UnknownError):
 
 
 class InvalidArgumentError(ValueError, tf.errors.InvalidArgumentError):
-    """The arguments of a call are not valid, whatever those of the other ranks are."""
+    """The arguments of a call are not valid on this rank alone."""
 
     def __init__(self, message: str) -> None:
         tf.errors.InvalidArgumentError.__init__(self, None, None, message)
@@ -47,7 +47,7 @@ class UninitializedCallError(
 
 @contextmanager
 def tensorflow_errors() -> Iterator[None]:
-    """Raise the errors of calls, within this block, as those of TensorFlow."""
+    """Turn the errors of calls within this block into TensorFlow's."""
     try:
         yield
     except HorovodInternalError as error:

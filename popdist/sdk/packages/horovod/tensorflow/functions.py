@@ -18,11 +18,11 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Overwrite variables with those of one rank.
+    """Overwrite variables with one rank's.
 
     Args:
-        variables: Of the same shapes and dtypes on all ranks.
-        root_rank: Whose they become.
+        variables: Variables of the same shapes and dtypes on all ranks.
+        root_rank: The rank that sends its variables.
         process_set: The ranks that take part.
         inplace: Has no effect: the memory of variables is TensorFlow's.
 
@@ -78,10 +78,10 @@ def broadcast_object(
     """Return the object of one rank, on all ranks.
 
     Args:
-        obj: What can be pickled; of other ranks than the root it does not count.
-        root_rank: Whose object it is.
+        obj: An object that can be pickled; only the root's counts.
+        root_rank: The rank that sends its object.
         session: Not needed here.
-        name: By which the ranks' calls are matched.
+        name: The name that matches the ranks' calls.
         process_set: The ranks that take part.
     """
     return objects.broadcast_object(obj, root_rank, name, process_set)
@@ -93,7 +93,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """Return a function of an object that does what broadcast_object() does."""
+    """Return broadcast_object() as a function of the object alone."""
     return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
 
 

@@ -15,7 +15,7 @@ from ..common.process_sets import ProcessSet, global_process_set
 from .collectives import allreduce, grouped_allreduce
 from .compression import Compression
 
-# Set on gradients that are reduced, so that no optimizer reduces them once more.
+# An attribute of reduced gradients: no optimizer reduces them once more.
 _REDUCED = "_reduced_by_horovod"
 
 # Any: a tensor or slices, or None where a loss does not depend on a variable.
@@ -38,7 +38,7 @@ class GradientReduction:
     predivide: float = 1.0
     process_set: ProcessSet = global_process_set
     scale_local_gradients: bool = True
-    # Keys of variables whose gradients are those of this rank alone.
+    # Keys of variables with separate gradients on each rank.
     local: set[Hashable] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -59,14 +59,14 @@ class GradientReduction:
         self.local.add(key_of(variable))
 
     def is_local(self, variable: Variable) -> bool:
-        """Return whether each rank has a gradient of its own for a variable."""
+        """Return whether the ranks have separate gradients for a variable."""
         return key_of(variable) in self.local
 
     @tf.autograph.experimental.do_not_convert
     def reduce(
         self, gradients: Sequence[Gradient], variables: Sequence[Variable]
     ) -> list[Gradient]:
-        """Return gradients of variables, reduced but for those of local ones.
+        """Return gradients of variables, reduced unless the variables are local.
 
         Raises:
             ValueError: Horovod is not initialized, or the process set not registered.
@@ -116,7 +116,7 @@ class GradientReduction:
         """Return whether there are other ranks, and this one takes part."""
         included = self.process_set.included()
         if included is None:
-            # Raises the error that says what was not done: init(), or to add the set.
+            # Raises the error of a missing init(), or of a set that was not added.
             BASICS.negotiator(self.process_set)
         return bool(included) and (self.process_set.size() or 1) > 1
 
@@ -135,7 +135,7 @@ class GradientReduction:
 
 
 def key_of(variable: Variable) -> Hashable:
-    """Return what is the same for one variable, whichever object stands for it."""
+    """Return a key of a variable that all objects for it share."""
     tensor: Any = getattr(variable, "value", variable)
     original = variable if callable(tensor) else tensor
     key: Hashable = original.ref() if hasattr(original, "ref") else id(original)
@@ -143,7 +143,7 @@ def key_of(variable: Variable) -> Hashable:
 
 
 def mark_alike(gradient: Gradient, source: Gradient) -> Gradient:
-    """Return a gradient, which counts as reduced if what it was made of is."""
+    """Return a gradient, marked as reduced if its source is."""
     return _marked(gradient) if hasattr(source, _REDUCED) else gradient
 
 

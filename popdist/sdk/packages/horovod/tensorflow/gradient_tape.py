@@ -1,4 +1,4 @@
-"""DistributedGradientTape: a tape whose gradients all ranks reduce."""
+"""DistributedGradientTape: a tape that reduces gradients among the ranks."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -53,13 +53,13 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> tf.GradientTape:
-    """Return a tape like the given one, whose gradients all ranks reduce.
+    """Return a tape like the given one that reduces gradients among the ranks.
 
     Args:
         gradtape: The tape, which may have recorded already.
         device_dense: Has no effect: all tensors are in the CPU's memory.
         device_sparse: Has no effect.
-        compression: What gradients are turned into before they are reduced.
+        compression: The compressor of gradients that are reduced.
         sparse_as_dense: Reduce tf.IndexedSlices as dense tensors.
         op: Average, Sum or Adasum.
         gradient_predivide_factor: For an Average: what gradients are divided by before
@@ -109,8 +109,8 @@ def PartialDistributedGradientTape(
     """Return a DistributedGradientTape that leaves the gradients of some layers alone.
 
     Args:
-        gradtape: As for DistributedGradientTape(), and so are the others.
-        local_layers: Layers whose variables each rank has for itself.
+        gradtape: A tape. The other arguments, too, are DistributedGradientTape()'s.
+        local_layers: Layers with separate variables on each rank.
     """
     # Any: register_local_source() is no method of the declared class.
     tape: Any = DistributedGradientTape(

@@ -23,8 +23,8 @@ from .calls import (
 
 # Makes a call on tensors.
 Call = Callable[[Sequence[Tensor]], list[Tensor]]
-# Returns the gradients of a call's tensors. It gets those of the results, the tensors,
-# and the results.
+# Returns the gradients of a call's tensors. It gets the gradients of the results, the
+# tensors, and the results.
 Gradient = Callable[
     [Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]
 ]
@@ -36,7 +36,7 @@ def allreduce(
     name: str | None,
     process_set: ProcessSet,
 ) -> list[Tensor]:
-    """Return tensors reduced, whose gradients are reduced as they were."""
+    """Return tensors reduced; the gradients are reduced in the same way."""
     call = partial(
         reduce_tensors, reduction=reduction, name=name, process_set=process_set
     )
@@ -79,7 +79,7 @@ def broadcast(
     name: str | None,
     process_set: ProcessSet,
 ) -> list[Tensor]:
-    """Return the root's tensors, whose gradients are the average there, else zero."""
+    """Return the root's tensors; the gradients are the average there, else zero."""
     call = partial(
         broadcast_tensors, root_rank=root_rank, name=name, process_set=process_set
     )
@@ -96,7 +96,7 @@ def broadcast(
 def alltoall(
     tensor: Tensor, splits: Tensor | None, name: str | None, process_set: ProcessSet
 ) -> list[Tensor]:
-    """Return rows exchanged, whose gradients go to where the rows came from."""
+    """Return rows exchanged; the gradients go back to the rows' senders."""
 
     def call(tensors: Sequence[Tensor]) -> list[Tensor]:
         return exchange_rows(tensors[0], splits, name, process_set)

@@ -39,7 +39,7 @@ class LocalAggregation:
     def is_step(self, gradients: Sequence[Gradient]) -> bool:
         """Return whether the gradients of one pass go to the optimizer as they are.
 
-        Those of a pass without any do, too: it says whether that is an error.
+        A pass without gradients does, too: the optimizer says whether that is an error.
         """
         return self.passes == 1 or all(each is None for each in gradients)
 
@@ -54,7 +54,7 @@ class LocalAggregation:
 
         Args:
             gradients: None stands for no gradient, in each pass.
-            update: Reduces and applies sums, which are None where gradients are.
+            update: Reduces and applies sums. They have None in the place of each None.
             skip: Is called for the other passes.
 
         Returns the number of passes that are added up then.

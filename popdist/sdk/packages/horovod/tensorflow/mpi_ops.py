@@ -1,4 +1,4 @@
-"""Horovod's calls, under the name of the module by which programs know them."""
+"""Horovod's calls, in the module from which programs import them."""
 
 from functools import partial
 from typing import Any
@@ -40,8 +40,8 @@ def join() -> Tensor:
     """Wait until all ranks have called this, and return the rank that did so last.
 
     Meanwhile this rank takes part in the allreduces and barriers of the others. It
-    contributes zeros to a Sum and an Average, which still divides by all ranks, and
-    what changes nothing to the rest. Other calls fail on the ranks that make them.
+    contributes zeros to a Sum and an Average, which still divides by all ranks, and a
+    neutral element to other operations. Other calls fail on the ranks that make them.
     """
     return make_call(waiting.begin_join)
 
@@ -63,7 +63,7 @@ def local_size_op(name: str | None = None) -> Tensor:
 
 
 def local_rank_op(name: str | None = None) -> Tensor:
-    """Return the number of this process among those of its host, as a tensor."""
+    """Return the number of this process on its host, as a tensor."""
     return tf.constant(_basics.local_rank(), name=name)
 
 

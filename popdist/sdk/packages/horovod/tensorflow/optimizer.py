@@ -1,4 +1,4 @@
-"""DistributedOptimizer: optimizers of TensorFlow 1 whose gradients all ranks reduce."""
+"""DistributedOptimizer, and distributed optimizers of TensorFlow 1."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ GradientsAndVariables = Iterable[tuple[Any, Any]]
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
-    """An optimizer that reduces the gradients which another one computes."""
+    """An optimizer that reduces the gradients of another one."""
 
     def __init__(
         self,
@@ -148,15 +148,15 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Return an optimizer like the given one, whose gradients all ranks reduce.
+    """Return an optimizer like the given one that reduces gradients among the ranks.
 
     Args:
-        optimizer: Of tf.compat.v1.train, or of Keras.
-        name: What operations in a graph are called.
+        optimizer: An optimizer of tf.compat.v1.train, or of Keras.
+        name: The name of operations in a graph.
         use_locking: Lock variables of a graph that are updated.
         device_dense: Has no effect: all tensors are in the CPU's memory.
         device_sparse: Has no effect.
-        compression: What gradients are turned into before they are reduced.
+        compression: The compressor of gradients that are reduced.
         sparse_as_dense: Reduce tf.IndexedSlices as dense tensors.
         backward_passes_per_step: How many gradients are added up before they are
             reduced and applied.

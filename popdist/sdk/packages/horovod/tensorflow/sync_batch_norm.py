@@ -23,7 +23,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     def __init__(
         self, *args: Any, process_set: ProcessSet = global_process_set, **kwargs: Any
     ) -> None:
-        """Make a layer; the arguments are those of BatchNormalization.
+        """Make a layer; BatchNormalization has the same arguments.
 
         Raises:
             ValueError: fused=True is asked for.

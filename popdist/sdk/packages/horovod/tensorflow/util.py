@@ -1,4 +1,4 @@
-"""What programs import from Horovod's utilities for TensorFlow."""
+"""Functions that programs import from Horovod's utilities for TensorFlow."""
 
 import tensorflow as tf
 

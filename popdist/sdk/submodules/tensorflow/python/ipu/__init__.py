@@ -42,7 +42,7 @@ add_modules(__name__)
 automatic_loss_scaling_optimizer = vars(optimizers)["automatic_loss_scaling_optimizer"]
 autoshard = sharding
 
-# What others tell the installed package from.
+# Other modules tell the stand-in from Graphcore's package by it.
 __stand_in__ = True
 
 tensorflow_settings.apply()

@@ -1,6 +1,6 @@
 """IPUConfig: the options of an IPU system, with checked names and types.
 
-Those on numbers of devices and processes are used; the others are about a chip's
+Options for numbers of devices and processes are used; the others are about a chip's
 memory, its compiler and its arithmetic: they are checked and kept, and change nothing
 on a CPU.
 """
@@ -47,7 +47,7 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttributeMetadata:
-    """What is known of an option: its name in full, its default, its types."""
+    """The description of an option: its name in full, its default, its types."""
 
     name: str
     default: Any = None
@@ -79,7 +79,7 @@ class AttributeMetadata:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """The default of an option, where its type alone does not say what it takes."""
+    """The default of an option, and the types of its values."""
 
     default: Any
     types: tuple[type, ...]
@@ -214,7 +214,7 @@ class Category:
     __hash__ = None  # type: ignore[assignment]
 
     def get_attribute_metadata(self, attr: str) -> AttributeMetadata:
-        """Return what is known of an option, by its name with dots."""
+        """Return the description of an option, by its name with dots."""
         first, _, rest = attr.partition(".")
         metadata = self._check(first)
         if not rest:
@@ -225,7 +225,7 @@ class Category:
         return entry.get_attribute_metadata(rest)
 
     def _check(self, name: str) -> AttributeMetadata:
-        """Return what is known of an attribute.
+        """Return the description of an attribute.
 
         Raises:
             ValueError: There is none of that name.
@@ -251,7 +251,7 @@ class IPUConfig(Category):
 
 @dataclass(slots=True)
 class _Device:
-    """Which IPUs a device has: those of an index, or a number of any."""
+    """The IPUs of a device: an index, or a number of any IPUs."""
 
     cfg_index: int | None = None
     auto_count: int | None = None
@@ -270,7 +270,7 @@ class IpuOptions:
     """The options as the older functions of `utils` set them."""
 
     def __init__(self) -> None:
-        # What is not about devices and processes.
+        # Options that concern neither devices nor processes.
         self.config = IPUConfig()
         self.device_config = _Devices()
         self.multi_replica_process_count = 0
@@ -289,7 +289,7 @@ class IpuOptions:
 
 
 class _System:
-    """STATE: the configuration of this process, and what has to be right of it."""
+    """STATE: the configuration of this process, and its checks."""
 
     config: IPUConfig | None = None
     # Programs may be compiled before or after the system is configured.
@@ -356,7 +356,7 @@ def is_configured() -> bool:
 
 
 def check_when_configured(check: Callable[[], None]) -> None:
-    """Make a check that depends on the configuration, now and once that changes."""
+    """Make a check of the configuration, now and after each change."""
     check()
     _System.checks.append(check)
 

@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from .ipu_infeed_queue import IPUInfeedQueue
 
-__all__ = ["dataset_benchmark", "infeed_benchmark"]
-
 
 def dataset_benchmark(
     dataset: Any,

@@ -13,7 +13,7 @@ class SelectionOrder(enum.Enum):
 
 
 class ExecutionProfileType(enum.Enum):
-    """What an execution profile would show."""
+    """The contents of an execution profile."""
 
     NO_PROFILE = 0
     DEVICE_PROFILE = 1
@@ -31,7 +31,7 @@ class DeviceConnectionType(enum.Enum):
 
 
 class MergeRemoteBuffersBehaviour(enum.Enum):
-    """Which buffers outside the chip are merged."""
+    """The buffers outside the chip that are merged."""
 
     NO_MERGING = 0
     MERGE = 1

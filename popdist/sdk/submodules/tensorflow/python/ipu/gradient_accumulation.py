@@ -14,7 +14,7 @@ Tensor = Any
 
 
 class GradientAccumulationReductionMethod(enum.Enum):
-    """What is made of the gradients of the micro-batches before the weights change."""
+    """The way to combine micro-batches' gradients before the weights change."""
 
     SUM = 0
     MEAN = 1
@@ -62,8 +62,8 @@ class Accumulation:
 
         Args:
             steps: How many steps a sum has.
-            tensors: What one step adds.
-            dtypes: The type of each sum; None for that of its tensor.
+            tensors: The tensors that one step adds.
+            dtypes: The type of each sum; None for its tensor's.
         """
         if tf.executing_eagerly():
             refuse(
@@ -144,7 +144,7 @@ def apply_accumulated(
         apply: Takes pairs of sums and variables.
         pairs: Gradients and their variables; None for a variable without a gradient.
         steps: How many steps a sum has.
-        dtypes: The type of each sum; None for that of its gradient.
+        dtypes: The type of each sum; None for its gradient's.
         method: Whether the sums are applied, or means.
     """
     given = [grad is not None for grad, _ in pairs]

@@ -16,8 +16,6 @@ from .replication import check_replicas
 from .scopes import counted_shards
 from .side_effects import recorded_side_effects
 
-__all__ = ["compile"]
-
 
 def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
     """Return what a computation returns, as a program for an IPU would.

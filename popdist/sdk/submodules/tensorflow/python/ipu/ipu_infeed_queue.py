@@ -7,8 +7,6 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from .loops import split_arguments
 
-__all__ = ["IPUInfeedQueue", "IPUIterator", "IPUOwnedIterator"]
-
 
 class IPUInfeedQueue:
     """The batches of a data set, taken one by one by the loop that has the queue."""
@@ -26,9 +24,9 @@ class IPUInfeedQueue:
         """Make a queue.
 
         Args:
-            dataset: The data set, whose batches are all of one size.
+            dataset: The data set, with batches of one size.
             feed_name: Its name in older releases; it needs none.
-            device_ordinal: Which device takes from it.
+            device_ordinal: The device that takes from it.
             replication_factor: How many replicas did so in older releases.
             data_to_prefetch: How many batches an IPU fetched ahead in older releases.
             prefetch_depth: How many batches an IPU fetches ahead.
@@ -53,7 +51,7 @@ class IPUInfeedQueue:
 
     @property
     def initializer(self) -> Any:
-        """What begins with the first batch: an operation; in eager execution, done."""
+        """An operation that begins with the first batch; eagerly, it has run."""
         if not tf.executing_eagerly():
             return self._iterator.initializer
         return tf.raw_ops.MakeIterator(
@@ -63,7 +61,7 @@ class IPUInfeedQueue:
 
     @property
     def deleter(self) -> Any:
-        """What frees the queue: nothing has to be, before its program ends."""
+        """An operation that does nothing: the program's end frees the queue."""
         return tf.no_op()
 
     def get_next(self) -> NoReturn:
@@ -84,7 +82,7 @@ class IPUIterator(_Iterator):
         """Make one, in eager execution.
 
         Args:
-            dataset: The data set, whose batches are all of one size.
+            dataset: The data set, with batches of one size.
             kwargs: Settings of an IPUInfeedQueue, which change no batch.
         """
         _check_shapes(dataset.element_spec)

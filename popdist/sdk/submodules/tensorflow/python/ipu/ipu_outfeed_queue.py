@@ -11,16 +11,9 @@ import tensorflow as tf
 
 from .refusals import logger
 
-__all__ = [
-    "IPUOutfeedMode",
-    "IPUOutfeedQueue",
-    "IPUOutfeedQueueIterator",
-    "ScopedIPUOutfeedQueue",
-]
-
 
 class IPUOutfeedMode(enum.Enum):
-    """Which of the tensors since the last call are returned: all, or the last."""
+    """The tensors since the last call that are returned: all, or the last."""
 
     ALL = "all"
     LAST = "get_last"
@@ -47,9 +40,9 @@ class IPUOutfeedQueue:
 
         Args:
             feed_name: Its name in older releases; it needs none.
-            outfeed_mode: What `dequeue` returns; None for all.
+            outfeed_mode: The tensors that `dequeue` returns; None for all.
             outfeed_all: The same, in older releases.
-            device_ordinal: Which device enqueues.
+            device_ordinal: The device that enqueues.
             replication_factor: How many replicas did so in older releases.
             io_batch_size: How many tensors an IPU sends at once.
             buffer_depth: How many it may be ahead of the host.
@@ -66,7 +59,7 @@ class IPUOutfeedQueue:
         self._mode = outfeed_mode or IPUOutfeedMode.ALL
         self._name = f"outfeed_{next(self._numbers)}_{feed_name or ''}"
         self._structure: Any = None
-        # Of each graph, the queues of the local replicas that enqueue, by their ids.
+        # The queues of the local replicas that enqueue, by their ids, for each graph.
         self._queues: dict[Any, dict[int, Any]] = {}
         self._enqueuing: dict[int, WeakSet[Any]] = defaultdict(WeakSet)
 
@@ -103,7 +96,7 @@ class IPUOutfeedQueue:
     def dequeue(self, wait_for_completion: bool = False) -> Any:
         """Return the tensors enqueued since the last call, stacked, or the last ones.
 
-        Those that several local replicas have enqueued at once are stacked, too.
+        Tensors that several local replicas have enqueued at once are stacked, too.
 
         Args:
             wait_for_completion: Whether to wait for a program that runs; those here
@@ -126,7 +119,7 @@ class IPUOutfeedQueue:
 
     @property
     def deleter(self) -> Any:
-        """What empties the queue: an operation; in eager execution, done."""
+        """An operation that empties the queue; eagerly, it has run."""
         queues = self._queues.get(_outermost(), {}).values()
         removed = [queue.dequeue_many(queue.size()) for queue in queues]
         with tf.control_dependencies(tf.nest.flatten(removed)):
@@ -149,7 +142,7 @@ class IPUOutfeedQueue:
         return flat
 
     def _queue(self, flat: list[Any], replica: int) -> Any:
-        """Return a replica's queue of this graph, or that of eager execution."""
+        """Return a replica's queue of this graph, or of eager execution."""
         queues = self._queues.setdefault(_outermost(), {})
         if replica not in queues:
             shapes = [tensor.shape for tensor in flat]
@@ -209,7 +202,7 @@ class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
 
 
 def _replica() -> int:
-    """Return which replica this is, of those that a strategy runs; else 0."""
+    """Return the number of this replica among a strategy's local replicas; else 0."""
     context = tf.distribute.get_replica_context()
     if context is None:
         return 0

@@ -13,11 +13,9 @@ from .keras.model_options import add_to_models
 from .refusals import logger
 from .replication import selected_ipus
 
-__all__ = ["IPUStrategy", "IPUStrategyV1"]
-
 
 class IPUStrategyV1(tf.distribute.OneDeviceStrategy):
-    """Runs what is made in its scope on an IPU, whose part the CPU plays."""
+    """Runs the operations in its scope on an IPU, emulated by the CPU."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ _Outputs = tuple[list[Any], list[Any]]
 
 
 class BatchQueue(Protocol):
-    """What a loop takes batches from: an IPUInfeedQueue."""
+    """The source of a loop's batches: an IPUInfeedQueue."""
 
     number_of_tuple_elements: int
 
@@ -41,7 +41,7 @@ def repeat(
             next values, and operations to run.
         inputs: The first values; None for a loop without values, which is an operation.
         infeed_queue: Where each iteration takes an element.
-        use_while_v1: Which of TensorFlow's two loops to make in a graph; TensorFlow
+        use_while_v1: The loop of TensorFlow's to make in a graph, of two; TensorFlow
             decides here.
     """
     return while_loop(
@@ -61,11 +61,11 @@ def while_loop(
 
     Args:
         condition: Takes the values of the loop, and returns whether to go on.
-        body: As that of `repeat`.
+        body: See `repeat`.
         inputs: The first values; None for a loop without values, which is an operation.
         infeed_queue: Where each iteration takes an element.
         maximum_iterations: After how many iterations the loop ends in any case.
-        use_while_v1: As for `repeat`.
+        use_while_v1: See `repeat`.
     """
     first = [_first_value(value) for value in as_list(inputs)]
     fed = infeed_queue.number_of_tuple_elements if infeed_queue is not None else 0
@@ -115,7 +115,7 @@ def _loop(
     def body(count: Any, *values: Any) -> Any:
         with recorded_side_effects() as side_effects:
             outputs, operations = step(values)
-        # The count carries what is run in iterations that return no value.
+        # The count depends on the operations of iterations without results.
         with tf.control_dependencies([*operations, *side_effects]):
             return [tf.identity(value) for value in (count + 1, *outputs)]
 
@@ -144,7 +144,7 @@ def _loop_together(
     queues: Any,
     maximum_iterations: Any,
 ) -> Any:
-    """Make one loop for all local replicas, whose bodies run in each iteration.
+    """Make one loop for all local replicas. Each iteration runs their bodies.
 
     A collective in the bodies takes tensors of all local replicas, and TensorFlow
     cannot connect tensors of two loops.
@@ -268,7 +268,7 @@ def check_arguments(what: str, function: Body, inputs: int, fed: int = 0) -> Non
     """Raise a TypeError if a function cannot take so many arguments.
 
     Args:
-        what: What it is called in the error.
+        what: Its name in the error.
         function: The function.
         inputs: How many inputs it gets.
         fed: How many more come from a queue; they may go by name.

@@ -12,7 +12,7 @@ NO_REPORTS = "no program is compiled for an IPU, so there are no events and repo
 
 _NO_ESTIMATORS = "TensorFlow has had no estimators since 2.16. "
 _HOROVOD_STRATEGY = "use distributed.popdist_strategy.PopDistStrategy under poprun."
-# Modules of which each name refuses, for the same reason.
+# Modules with names that all refuse for one reason.
 _MODULES = {
     "distributed.ipu_horovod_strategy": (
         "IPUHorovodStrategy IPUHorovodStrategyV1",

@@ -30,7 +30,7 @@ def process_count() -> int:
 
 
 def require_configuration(name: str) -> None:
-    """Refuse an operation whose shape depends on a configuration that is to come."""
+    """Refuse an operation if its shape depends on a later configuration."""
     if not is_configured() and popdist.getNumInstances() > 1:
         refuse(
             f"{name} before the system is configured",
@@ -56,7 +56,7 @@ def process_index() -> int:
 
 
 def check_replicas(used_ipus: int = 1, has: int = 1) -> None:
-    """Refuse a program of which this process would run more replicas than it has.
+    """Refuse a program with more replicas in this process than the job has here.
 
     Args:
         used_ipus: How many IPUs one replica of the program uses.

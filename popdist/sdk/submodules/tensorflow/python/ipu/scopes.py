@@ -5,16 +5,6 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-__all__ = [
-    "frontend_attribute",
-    "ipu_jit_scope",
-    "ipu_scope",
-    "ipu_shard",
-    "outside_compilation_scope",
-    "partials_type",
-    "stochastic_rounding",
-]
-
 _UNUSED_SHARD = -1
 
 
@@ -26,7 +16,7 @@ class _Shards:
 
 @contextmanager
 def ipu_scope(device: str) -> Iterator[None]:
-    """Put operations on an IPU, whose part the CPU plays; variables are resources.
+    """Put operations on an IPU, emulated by the CPU; variables are resources.
 
     Args:
         device: Such as /device:IPU:0.
@@ -46,7 +36,7 @@ def ipu_shard(index: int | list[int] | tuple[int, ...]) -> Iterator[None]:
     """Put operations on one IPU of several: all are computed by the same CPU.
 
     Args:
-        index: Which IPU of the device.
+        index: The IPU of the device.
     """
     indices = [index] if isinstance(index, int) else index
     _Shards.highest = max(_Shards.highest, *indices)
@@ -55,7 +45,7 @@ def ipu_shard(index: int | list[int] | tuple[int, ...]) -> Iterator[None]:
 
 @contextmanager
 def counted_shards() -> Iterator[list[int]]:
-    """Yield a list that gets the number of IPUs that the operations name."""
+    """Yield a list that gets the number of IPUs in the operations' names."""
     counts: list[int] = []
     before, _Shards.highest = _Shards.highest, _UNUSED_SHARD
     try:

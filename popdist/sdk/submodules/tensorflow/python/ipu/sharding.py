@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["automatic_sharding", "propagate_sharding"]
-
 
 def automatic_sharding(
     num_shards: int, input_ts: Any, loss_ts: Any, *args: Any, **kwargs: Any

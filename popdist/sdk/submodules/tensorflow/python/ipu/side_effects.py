@@ -1,4 +1,4 @@
-"""Operations with side effects, all of which run in a computation for an IPU."""
+"""Operations with side effects. All of them run in a computation for an IPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +16,11 @@ _WITHOUT_EFFECT = frozenset(
 class _Computation(ControlFlowContext):
     """Marks the operations of a computation.
 
-    TensorFlow leaves such a context to create what runs once, as the initial values of
-    variables do, which must not run in each step.
+    TensorFlow leaves such a context to create operations that run once, such as initial
+    values of variables. They must not run in each step.
     """
 
-    # What TensorFlow's errors call it.
+    # Its name in TensorFlow's errors.
     _name = "computation"
 
     # The names are TensorFlow's. Any: operations, tensors and a message of protobuf.
@@ -39,10 +39,10 @@ class _Computation(ControlFlowContext):
 
 @contextmanager
 def recorded_side_effects() -> Iterator[list[Any]]:
-    """Yield a list that gets the operations with side effects that are created.
+    """Yield a list that gets the new operations with side effects.
 
-    In eager execution they have run, and it stays empty. Those within a loop or a
-    branch are not in it: they cannot run without it.
+    In eager execution they have run, and it stays empty. It has no operations of loops
+    and branches: they cannot run alone.
     """
     operations: list[Any] = []
     if tf.executing_eagerly():

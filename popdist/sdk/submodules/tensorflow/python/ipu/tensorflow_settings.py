@@ -1,8 +1,8 @@
-"""What TensorFlow is told, so that it runs programs for IPUs on the CPU.
+"""Settings of TensorFlow, so that it runs programs for IPUs on the CPU.
 
 Operations for /device:IPU:0 go to the CPU, which in sessions is left to soft placement.
-jit_compile=True asks to compile for the IPU: it does not mean that XLA compiles for the
-CPU, which knows neither the queues nor the iterators of such programs.
+jit_compile=True asks to compile for the IPU: it must not let XLA compile for the CPU,
+because XLA has neither queues nor iterators.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def apply() -> None:
     """Set what programs for IPUs need, in this process."""
     tf.config.set_soft_device_placement(True)
     extend("tensorflow.python.client.session:BaseSession.__init__", _place_softly)
-    # What a function is made with is forgotten: all that read it find None.
+    # A function forgets the value that it is made with: every read finds None.
     polymorphic_function.Function._jit_compile = property(
         lambda function: None, lambda function, value: None
     )

@@ -8,16 +8,6 @@ import tensorflow as tf
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
-__all__ = [
-    "create_dual_increasing_dataset",
-    "create_multi_increasing_dataset",
-    "create_single_increasing_dataset",
-    "skip_on_hw",
-    "skip_with_asan",
-    "test_may_use_ipus_or_model",
-    "test_uses_ipus",
-]
-
 
 def _keep(*_: object, **__: object) -> Callable[[Test], Test]:
     def decorate(test: Test) -> Test:
@@ -56,7 +46,7 @@ def create_multi_increasing_dataset(
     dtypes: Sequence[Any] | None = None,
     repeat: bool = True,
 ) -> Any:
-    """Return a data set whose elements are tensors full of 0, of 1, and so on.
+    """Return a data set of tensors full of 0, of 1, and so on.
 
     Args:
         value: How many different elements it has.

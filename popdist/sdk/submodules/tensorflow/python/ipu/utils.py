@@ -47,8 +47,8 @@ __all__ = [
 
 Setter = Callable[..., IpuOptions]
 
-# What has an argument of the old functions, for an IPUConfig: its name and default. An
-# argument without a name asks for profiles and reports of a chip.
+# The option of an IPUConfig that each argument of the old functions sets, and its
+# default. An argument without a name asks for profiles and reports of a chip.
 _BUFFERS = {
     "max_cross_replica_sum_buffer_size": (
         "optimizations.maximum_cross_replica_sum_buffer_size",
@@ -288,7 +288,7 @@ def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
     """Return how many IPUs the configuration selects for a device.
 
     Args:
-        ipu_device: Which one, such as /device:IPU:0.
+        ipu_device: The device, such as /device:IPU:0.
         device: The CPU beside it.
     """
     return selected_ipus(int(ipu_device.rpartition(":")[2]))
@@ -309,7 +309,7 @@ def reset_ipu_seed(
 
     Args:
         seed: The seed.
-        device: Whose seed; there is one for all devices of a process.
+        device: The device; all devices of a process have one seed.
         cpu_device: The CPU beside it.
         experimental_identical_replicas: Whether all processes of a distributed program
             draw the same numbers.

@@ -1,4 +1,4 @@
-"""PopDistStrategy and its variables, which are those of popdist.tensorflow."""
+"""PopDistStrategy and its variables, from popdist.tensorflow."""
 
 from functools import wraps
 from typing import Any
@@ -35,8 +35,8 @@ def _shown_device(variable: Any) -> str:
     """Return the device of a variable, which is /device:IPU:0 outside of replicas.
 
     Programs for IPUs expect it there. TensorFlow places operations for it on the first
-    CPU, where the first part of the variable is. In replicas and updates, where each
-    has a part of its own, it is that part's CPU.
+    CPU, where the first part of the variable is. In replicas and updates it is the CPU
+    of the replica's own part.
     """
     replica = tf.distribute.get_replica_context()
     is_inside = replica is not None and replica.strategy is variable.distribute_strategy

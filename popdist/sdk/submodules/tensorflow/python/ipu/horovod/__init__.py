@@ -39,10 +39,11 @@ def allreduce(
     """Return the instances' tensors reduced to one: their average, unless op says else.
 
     Args:
-        tensor: Of the same shape and dtype on all instances, or tf.IndexedSlices.
+        tensor: A tensor of the same shape and dtype on all instances, or
+            tf.IndexedSlices.
         op: Average, Sum or Adasum.
-        prescale_factor: What each instance's tensor is multiplied with before.
-        postscale_factor: What the result is multiplied with.
+        prescale_factor: A factor for each instance's tensor, before the reduction.
+        postscale_factor: A factor for the result.
     """
     return _allreduce(
         tensor,

@@ -5,7 +5,7 @@ from horovod.common.calls import reduce_ops
 
 
 class HorovodBasics:
-    """Has the functions of the module as methods; all objects are of the same ranks."""
+    """Has the functions of the module as methods; all objects have the same ranks."""
 
     Adasum = reduce_ops.Adasum
     Average = reduce_ops.Average

@@ -1,4 +1,4 @@
-"""PopDistStrategy under its earlier names: that of popdist.tensorflow."""
+"""popdist.tensorflow's PopDistStrategy, under its earlier names, too."""
 
 from popdist.tensorflow import PopDistStrategy
 from popdist.tensorflow.strategy.variables import (
@@ -14,5 +14,5 @@ __all__ = [
     "PopDistStrategy",
 ]
 
-# The names before release 2.4, which that release has here, too.
+# The names before release 2.4. Release 2.4 has them, too.
 IPUMultiReplicaStrategy = IPUMultiReplicaStrategyV1 = PopDistStrategy

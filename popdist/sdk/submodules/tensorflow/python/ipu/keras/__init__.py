@@ -1,4 +1,4 @@
-"""Keras models, layers and optimizers for IPUs: those of tf.keras, with options."""
+"""Keras models, layers and optimizers for IPUs: tf.keras's, with options."""
 
 from importlib import import_module
 from types import ModuleType

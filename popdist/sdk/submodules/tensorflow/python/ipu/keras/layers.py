@@ -1,4 +1,4 @@
-"""Layers for IPUs: those of tf.keras, and some that it does not have."""
+"""Layers for IPUs: tf.keras's, and some further ones."""
 
 from typing import Any
 
@@ -7,22 +7,6 @@ import tensorflow as tf
 from ..ops.math_ops import serialized_matmul
 from ..ops.normalization_ops import normalise
 from ..refusals import refused
-
-__all__ = [
-    "GRU",
-    "LSTM",
-    "AssumeEqualAcrossReplicas",
-    "CTCInferenceLayer",
-    "CTCPredictionsLayer",
-    "Dropout",
-    "EffectiveTransformer",
-    "Embedding",
-    "GroupNormalization",
-    "InstanceNormalization",
-    "LayerNormalization",
-    "RecomputationCheckpoint",
-    "SerialDense",
-]
 
 Dropout = tf.keras.layers.Dropout
 GRU = PopnnGRU = tf.keras.layers.GRU
@@ -46,7 +30,7 @@ class Embedding(tf.keras.layers.Embedding):
 
 
 class RecomputationCheckpoint(tf.keras.layers.Layer):
-    """Returns its inputs; an IPU computes what is before it again."""
+    """Returns its inputs; an IPU computes the operations before it again."""
 
     def call(self, inputs: Any) -> Any:
         """Return the inputs."""
@@ -85,11 +69,11 @@ class GroupNormalization(tf.keras.layers.Layer):
             channels_axis: The axis of the channels: 1, or the last.
             center: Whether to add the weight beta.
             scale: Whether to multiply by the weight gamma.
-            epsilon: What is added to the variance.
+            epsilon: A number that is added to the variance.
             beta_initializer: The initialiser of beta.
             gamma_initializer: The initialiser of gamma.
             strided_channel_grouping: Whether channels c, c + groups and so on are a
-                group; else those of a group stand side by side.
+                group; else a group's channels stand side by side.
             trainable: Whether the weights are.
             kwargs: Further arguments of tf.keras.layers.Layer.
         """
@@ -150,7 +134,7 @@ class LayerNormalization(GroupNormalization):
 
 
 class SerialDense(tf.keras.layers.Dense):
-    """A dense layer whose product an IPU computes in parts."""
+    """A dense layer; an IPU computes its product in parts."""
 
     def __init__(
         self,

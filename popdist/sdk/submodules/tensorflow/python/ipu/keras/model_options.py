@@ -39,7 +39,7 @@ def set_gradient_accumulation_options(
             has to be a multiple of it.
         experimental_normalize_gradients: Whether to apply their mean.
         gradient_accumulation_reduction_method: The same: SUM or MEAN.
-        dtype: The type of the sums; None for that of the gradients.
+        dtype: The type of the sums; None for the gradients'.
         gradient_accumulation_optimizer_kwargs: Where an IPU keeps the sums.
     """
     method = parse_method(gradient_accumulation_reduction_method)
@@ -72,11 +72,11 @@ def set_pipelining_options(
 
     Args:
         model: The model.
-        gradient_accumulation_steps_per_replica: As above.
-        device_mapping: Which IPU has which stage.
+        gradient_accumulation_steps_per_replica: See the method above.
+        device_mapping: The IPU of each stage.
         accumulate_outfeed: Whether an IPU returns sums of metrics.
-        experimental_normalize_gradients: As above.
-        gradient_accumulation_reduction_method: As above.
+        experimental_normalize_gradients: See the method above.
+        gradient_accumulation_reduction_method: See the method above.
         gradient_accumulation_dtype: The type of the sums.
         pipelining_kwargs: Options of `pipelining_ops.pipeline` for the chip.
     """
@@ -90,7 +90,7 @@ def set_pipelining_options(
 
 
 def set_pipeline_stage_assignment(model: Model, assignment: Sequence[Any]) -> None:
-    """Keep which layer is in which stage; all are computed by the same CPU."""
+    """Keep the stage of each layer; all are computed by the same CPU."""
     _remember(model, "_ipu_stages", list(assignment))
 
 
@@ -101,7 +101,7 @@ def get_pipeline_stage_assignment(model: Model) -> list[Any]:
 
 
 def reset_pipeline_stage_assignment(model: Model) -> None:
-    """Forget which layer is in which stage."""
+    """Forget the stages of layers."""
     _remember(model, "_ipu_stages", [])
 
 
@@ -110,7 +110,7 @@ def print_pipeline_stage_assignment_summary(
     line_length: int | None = None,
     print_fn: Callable[[str], object] | None = None,
 ) -> None:
-    """Print which layer is in which stage."""
+    """Print the stage of each layer."""
     show = print_fn or print
     stages = get_pipeline_stage_assignment(model)
     for layer, stage in zip(model.layers, stages, strict=False):
@@ -145,7 +145,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
 }
 
 
-# Of Keras 3 and of tf_keras, what has the methods that train and evaluate models.
+# The classes with the methods that train and evaluate models.
 _TRAINERS = (
     "keras.src.backend.tensorflow.trainer:TensorFlowTrainer",
     "tf_keras.src.engine.training:Model",
@@ -177,10 +177,10 @@ def _count_batches(
 ) -> Any:
     """Call a method of a model with numbers of steps, for which it is given batches.
 
-    Programs for IPUs count the batches of an instance, of which each local replica of a
+    Programs for IPUs count the batches of an instance. Each local replica of a
     PopDistStrategy takes one in a step.
     """
-    # The first name is that of Keras 3, the second that of tf_keras.
+    # Keras 3 has the first name, tf_keras the second.
     strategy = getattr(model, "_distribute_strategy", None) or getattr(
         model, "_distribution_strategy", None
     )
@@ -231,7 +231,7 @@ def _executions_within(model: Model, steps: int | None) -> Iterator[None]:
 
 def _set_executions(model: Model, steps: int) -> None:
     model.steps_per_execution = steps
-    # What has been traced has the number before.
+    # Traced functions have the earlier number.
     model.train_function = model.test_function = model.predict_function = None
 
 
@@ -279,5 +279,5 @@ def _prepare(model: Model) -> None:
         optimizer, steps, dtype=dtype, reduction_method=method
     )
     object.__setattr__(optimizer, "_ipu_accumulates", options)
-    # What has been traced before does not accumulate.
+    # Functions that were traced before do not accumulate.
     model.train_function = None

@@ -10,14 +10,6 @@ from ..refusals import refuse
 from ..scopes import ipu_shard
 from .model_options import add_to_models, execute_any_steps
 
-__all__ = [
-    "Model",
-    "PipelineModel",
-    "PipelineSequential",
-    "PipelineStage",
-    "Sequential",
-]
-
 _USED = (
     "gradient_accumulation_count",
     "gradient_accumulation_dtype",

@@ -14,12 +14,6 @@ from ..gradient_accumulation import (
 )
 from ..ops.cross_replica_ops import cross_replica_mean
 
-__all__ = [
-    "CrossReplicaOptimizer",
-    "GradientAccumulationOptimizer",
-    "MapGradientOptimizer",
-]
-
 Optimizer = Any
 _Pairs = list[tuple[Any, Any]]
 _SUM = GradientAccumulationReductionMethod.SUM
@@ -42,7 +36,7 @@ def GradientAccumulationOptimizer(
         offload_weight_update_variables: Whether an IPU keeps the optimizer's state
             outside the chip.
         replicated_optimizer_state_sharding: Whether its replicas share that.
-        dtype: The type of the sums; None for that of the gradients.
+        dtype: The type of the sums; None for the gradients'.
         reduction_method: Whether the sum is applied, or a mean.
         name: Has no effect.
     """
@@ -73,7 +67,7 @@ def MapGradientOptimizer(
     gradient_mapping_function: Callable[[Any, Any], Any],
     name: str = "MapGradientOptimizer",
 ) -> Optimizer:
-    """Return an optimizer that applies what a function makes of each gradient.
+    """Return an optimizer that applies a function's result for each gradient.
 
     Args:
         opt: The optimizer, which is changed.
@@ -89,7 +83,7 @@ def MapGradientOptimizer(
 
 
 def _around_apply(opt: Optimizer, around: Callable[..., Any]) -> Optimizer:
-    """Return the optimizer, whose gradients go through a function."""
+    """Return the optimizer with a function for its gradients."""
     if not hasattr(opt, "apply_gradients"):
         raise TypeError(f"{opt!r} is not a Keras optimizer.")
     apply = opt.apply_gradients

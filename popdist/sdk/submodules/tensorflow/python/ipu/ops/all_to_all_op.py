@@ -14,8 +14,6 @@ from ..replication import (
     require_configuration,
 )
 
-__all__ = ["all_gather", "all_to_all"]
-
 all_to_all = refused(
     "all_to_all", "use all_gather, and take the slices that are needed."
 )

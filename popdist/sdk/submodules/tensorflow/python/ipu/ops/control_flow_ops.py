@@ -4,8 +4,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["barrier"]
-
 
 def barrier(
     tensors: Any, insert_barrier_for_gradients: bool = False, name: str | None = None

@@ -1,8 +1,8 @@
 """Sums over all replicas of a program, which popdist's engine makes.
 
-They are over the processes that the configuration distributes the replicas to: one
-alone has the sum of its own value. Replicas that PopDistStrategy runs are those of its
-job, several in a process or not.
+They are over the processes that the configuration distributes the replicas to: a single
+replica gets its own value. PopDistStrategy runs the replicas of its job, one or several
+in a process.
 """
 
 from typing import Any
@@ -15,12 +15,6 @@ from popdist.tensorflow import PopDistStrategy, allreduce
 from ..config import is_configured
 from ..refusals import refuse
 from ..replication import check_replicas, process_count
-
-__all__ = [
-    "assume_equal_across_replicas",
-    "cross_replica_mean",
-    "cross_replica_sum",
-]
 
 Tensor = Any
 

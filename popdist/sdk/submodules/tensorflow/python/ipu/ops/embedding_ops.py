@@ -6,14 +6,6 @@ import tensorflow as tf
 
 from ..refusals import refused
 
-__all__ = [
-    "HostEmbedding",
-    "HostEmbeddingOptimizerSpec",
-    "HostEmbeddingSGDGAOptimizerSpec",
-    "create_host_embedding",
-    "embedding_lookup",
-]
-
 
 def embedding_lookup(
     params: Any,

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-__all__ = ["function", "outlined_function"]
-
 Function = Callable[..., Any]
 
 
@@ -15,7 +13,7 @@ def outlined_function(
     keep_input_layouts: bool | None = None,
     name: str | None = None,
 ) -> Any:
-    """Decorate a function, whose operations stand at each place here.
+    """Decorate a function; here each call has separate operations.
 
     Args:
         func: The function; None if the decorator has options.

@@ -4,8 +4,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["normalise_image"]
-
 
 def normalise_image(
     image: Any,
@@ -18,9 +16,9 @@ def normalise_image(
 
     Args:
         image: Images, with the channels on the last axis.
-        channel_offsets: What is subtracted from each channel.
-        channel_scales: By what each channel is multiplied after that.
-        scale: By what all are multiplied before that.
+        channel_offsets: Numbers that are subtracted from the channels.
+        channel_scales: Factors of the channels, after that.
+        scale: A factor of all channels, before that.
         name: The name of the operation.
     """
     offsets = tf.convert_to_tensor(channel_offsets)

@@ -6,14 +6,6 @@ import tensorflow as tf
 
 from ..refusals import refused
 
-__all__ = [
-    "fifo",
-    "get_current_iteration_counter",
-    "print_tensor",
-    "remap",
-    "remap_deduce",
-]
-
 
 def print_tensor(input: Any, name: str = "") -> Any:
     """Return the operation that prints a tensor on stderr."""

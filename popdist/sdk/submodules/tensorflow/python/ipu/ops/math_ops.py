@@ -4,8 +4,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["segment_sum", "serialized_matmul"]
-
 _DIMENSIONS = ("a_columns", "a_rows_b_columns", "b_rows")
 
 
@@ -40,5 +38,5 @@ def serialized_matmul(
 def segment_sum(
     data: Any, segment_ids: Any, num_segments: int, name: str | None = None
 ) -> Any:
-    """Return the sums of the segments of a tensor, whose number is known."""
+    """Return the sums of a known number of segments of a tensor."""
     return tf.math.unsorted_segment_sum(data, segment_ids, num_segments, name)

@@ -6,18 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = [
-    "ctc_loss_v2",
-    "gelu",
-    "hard_sigmoid",
-    "multi_conv",
-    "nce_loss",
-    "sampled_softmax_loss",
-    "silu",
-    "softmax",
-    "swish",
-]
-
 Tensor = Any
 Function = Callable[..., Any]
 
@@ -72,7 +60,7 @@ def ctc_loss_v2(
 def multi_conv(
     func: Function | None = None, options: dict[str, Any] | None = None
 ) -> Any:
-    """Decorate a function whose convolutions an IPU may compute at the same time.
+    """Decorate a function; an IPU may compute its convolutions at the same time.
 
     Args:
         func: The function; None if the decorator has options.

@@ -1,11 +1,9 @@
-"""Normalisation over groups of channels, with variables of its own."""
+"""Normalisation over groups of channels, with its variables."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-
-__all__ = ["group_norm", "instance_norm", "layer_norm"]
 
 Tensor = Any
 
@@ -27,7 +25,7 @@ def group_norm(
     strided_channel_grouping: bool = True,
     name: str = "GroupNorm",
 ) -> Tensor:
-    """Return a tensor of which each group of channels has mean 0 and variance 1.
+    """Return a tensor with mean 0 and variance 1 in each group of channels.
 
     Args:
         inputs: A tensor of a known shape.
@@ -36,7 +34,7 @@ def group_norm(
         reduction_axes: Has no effect in the original.
         center: Whether to add the variable beta.
         scale: Whether to multiply by the variable gamma.
-        epsilon: What is added to the variance.
+        epsilon: A number that is added to the variance.
         param_initializers: Initialisers of beta and gamma.
         reuse: Whether the variables of the scope are used again.
         variables_collections: The collections of the variables.
@@ -44,7 +42,7 @@ def group_norm(
         trainable: Whether the variables are.
         scope: The scope of the variables.
         strided_channel_grouping: Whether channels c, c + groups and so on are a group,
-            as is efficient on an IPU; else those of a group stand side by side.
+            an efficient order on an IPU; else a group's channels stand side by side.
         name: The name of the scope, where it has none.
     """
     inputs = tf.convert_to_tensor(inputs)
@@ -85,9 +83,9 @@ def group_norm(
 def layer_norm(
     inputs: Tensor, channels_axis: int = -1, *args: Any, **kwargs: Any
 ) -> Tensor:
-    """Return a tensor of which each sample has mean 0 and variance 1.
+    """Return a tensor with mean 0 and variance 1 in each sample.
 
-    The arguments after the axis are those of `group_norm`.
+    `group_norm` has the same arguments after the axis.
     """
     return group_norm(
         inputs, 1, channels_axis, *args, **{"name": "LayerNorm", **kwargs}
@@ -97,9 +95,9 @@ def layer_norm(
 def instance_norm(
     inputs: Tensor, channels_axis: int = -1, *args: Any, **kwargs: Any
 ) -> Tensor:
-    """Return a tensor of which each channel of a sample has mean 0 and variance 1.
+    """Return a tensor with mean 0 and variance 1 in each channel of a sample.
 
-    The arguments after the axis are those of `group_norm`.
+    `group_norm` has the same arguments after the axis.
     """
     channels = tf.convert_to_tensor(inputs).shape[channels_axis]
     return group_norm(
@@ -126,7 +124,7 @@ def _check_axis(inputs: Tensor, axis: int, groups: int) -> int:
 def normalise(
     inputs: Tensor, groups: int, channels_axis: int, epsilon: float, strided: bool
 ) -> Tensor:
-    """Return a normalised tensor; the arguments are those of `group_norm`."""
+    """Return a normalised tensor; see `group_norm` for the arguments."""
     axis = _check_axis(inputs, channels_axis, groups)
     shape = tf.shape(inputs)
     each = inputs.shape[axis] // groups

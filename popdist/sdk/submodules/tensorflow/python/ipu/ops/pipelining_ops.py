@@ -1,6 +1,6 @@
 """Pipelines: the stages of a model, one after the other on the same CPU.
 
-Micro-batches do not overlap, so results are those of the stages in sequence.
+Micro-batches do not overlap, so the stages run in sequence.
 """
 
 import enum
@@ -24,15 +24,6 @@ from ..loops import as_list, fed_arguments, is_operation, repeat
 from ..optimizers.gradient_accumulation_optimizer import GradientAccumulationOptimizerV2
 from ..refusals import refuse
 from ..scopes import ipu_shard
-
-__all__ = [
-    "OptimizerFunctionOutput",
-    "PipelineSchedule",
-    "PipelineStageOptions",
-    "RecomputationMode",
-    "pipeline",
-    "recomputation_checkpoint",
-]
 
 Tensor = Any
 Stage = Callable[..., Any]
@@ -58,7 +49,7 @@ class RecomputationMode(enum.Enum):
 
 
 class OptimizerFunctionOutput:
-    """What the optimizer function of a pipeline returns."""
+    """The result of a pipeline's optimizer function."""
 
     def __init__(
         self,
@@ -82,7 +73,7 @@ class OptimizerFunctionOutput:
             compute_gradients_kwargs: The same, by name.
             apply_gradients_args: Arguments of its apply_gradients.
             apply_gradients_kwargs: The same, by name.
-            variables: What a Keras optimizer changes.
+            variables: The variables that a Keras optimizer changes.
             tape: The GradientTape of a Keras optimizer.
             gradient_capture_context: Not supported.
             captured_gradient_outfeed: Not supported.
@@ -187,8 +178,7 @@ def pipeline(
     """Return the operation that runs the stages of a model, and trains it if asked to.
 
     Args:
-        computational_stages: Functions, of which each takes what the one before it
-            returned.
+        computational_stages: Functions; each takes the results of the one before it.
         gradient_accumulation_count: How many micro-batches make one step.
         gradient_accumulation_dtype: The type of the sums of gradients; None for theirs.
         repeat_count: How many steps.
@@ -197,12 +187,12 @@ def pipeline(
         infeed_queue: Where its further arguments come from.
         outfeed_queue: Where the outputs of the last stage go.
         optimizer_function: Takes these outputs, and returns optimizer and loss.
-        device_mapping: Which IPU has which stage.
+        device_mapping: The IPU of each stage.
         pipeline_schedule: In which order an IPU computes; it changes no result.
         recomputation_mode: When it computes activations again.
         forward_propagation_stages_poplar_options: PipelineStageOptions of the stages.
-        backward_propagation_stages_poplar_options: Those of their gradients.
-        weight_update_poplar_options: Those of the optimizer.
+        backward_propagation_stages_poplar_options: The options of their gradients.
+        weight_update_poplar_options: The options of the optimizer.
         offload_weight_update_variables: Whether an IPU keeps the optimizer's state
             outside the chip; and the same for the four that follow.
         replicated_optimizer_state_sharding: Whether replicas share that state.
@@ -214,7 +204,7 @@ def pipeline(
         outfeed_loss: Let the loss go to the outfeed queue, not the outputs.
         accumulate_outfeed: Let the sums over the micro-batches of a step go there.
         accumulate_outfeed_dtype: The type of these sums, as for gradients.
-        outfeed_mask: Which of the outputs do not go there.
+        outfeed_mask: The outputs that do not go there.
         reduction_method: Whether the sum of gradients is applied, or their mean.
         name: The name of the operation.
         pipeline_depth: The name of gradient_accumulation_count in older releases.
@@ -305,7 +295,7 @@ class _Update:
 
         Args:
             output: The loss of a micro-batch, and the optimizer.
-            tape: What has watched the stages.
+            tape: The tape that has watched the stages.
         """
         if isinstance(output.opt, tf.compat.v1.train.Optimizer):
             pairs = output.opt.compute_gradients(
@@ -335,16 +325,16 @@ class _Update:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Outfeed:
-    """What of a micro-batch goes to the outfeed queue."""
+    """The outputs of a micro-batch that go to the outfeed queue."""
 
     queue: IPUOutfeedQueue | None
     # Whether it is the loss, not the outputs of the last stage.
     takes_loss: bool
-    # Which of the outputs do not go there; None for all.
+    # The outputs that do not go there; None for all.
     mask: Sequence[bool] | None
-    # Of how many micro-batches the sum goes there.
+    # The number of micro-batches that are added up.
     steps: int
-    # The type of the sums; None for that of the outputs.
+    # The type of the sums; None for the outputs'.
     dtype: Any
 
     def operations(
@@ -353,8 +343,8 @@ class _Outfeed:
         """Return the operation that enqueues; none where there is nothing to enqueue.
 
         Args:
-            outputs: What the last stage has returned.
-            output: What the optimizer function has returned.
+            outputs: The results of the last stage.
+            output: The result of the optimizer function.
         """
         loss = output.loss if output is not None else None
         values = _masked(loss if self.takes_loss else outputs, self.mask)

@@ -5,8 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["dropout"]
-
 
 def dropout(
     x: Any,
@@ -16,13 +14,13 @@ def dropout(
     name: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Return a tensor of which some elements are 0, and the others are scaled up.
+    """Return a tensor with some elements set to 0, and the others scaled up.
 
     Args:
         x: The tensor.
         rate: How probable a 0 is.
-        noise_shape: Along which axes all elements share it: those of length 1.
-        seed: Two numbers, by which the same elements are 0 each time.
+        noise_shape: Elements share their choice along the axes of length 1.
+        seed: Two numbers that choose the same elements each time.
         name: The name of the operation.
         kwargs: How an IPU changes the seed.
     """

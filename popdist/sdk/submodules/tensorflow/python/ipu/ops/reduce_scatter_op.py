@@ -1,4 +1,4 @@
-"""Sums over all replicas, of which each keeps a part."""
+"""Sums over all replicas; each replica keeps a part."""
 
 from typing import Any
 
@@ -12,8 +12,6 @@ from ..replication import (
 )
 from .cross_replica_ops import cross_replica_mean, cross_replica_sum
 
-__all__ = ["reduce_scatter"]
-
 
 def reduce_scatter(
     x: Any, replication_factor: int | None = None, op: str = "COLLECTIVE_OP_ADD"
@@ -24,7 +22,7 @@ def reduce_scatter(
         x: A tensor, or several, of the same shape and type in all replicas.
         replication_factor: How many replicas there are, which is checked; None for as
             many as there are.
-        op: Which operation: COLLECTIVE_OP_ADD, or COLLECTIVE_OP_MEAN.
+        op: The operation: COLLECTIVE_OP_ADD, or COLLECTIVE_OP_MEAN.
     """
     require_configuration("reduce_scatter")
     check_replication_factor(replication_factor)

@@ -1,4 +1,4 @@
-"""Graphcore's recurrent layers, of sequences whose first dimension is time.
+"""Graphcore's recurrent layers, for sequences along the first dimension.
 
 Their variables have Popnn's names, shapes and order of gates, so that checkpoints fit.
 """
@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-__all__ = ["PopnnAUGRU", "PopnnDynamicGRU", "PopnnDynamicLSTM", "PopnnGRU", "PopnnLSTM"]
-
 Tensor = Any
-# What a time step gets: `product` of its inputs, `runs` and `score`, if there are any.
+# The inputs of a time step: `product` of its inputs, `runs` and `score`, if there are
+# any.
 Element = Mapping[str, Tensor]
 
 
 class LSTMStateTuple(NamedTuple):
-    """The state of an LSTM, as that of tf.compat.v1.nn.rnn_cell."""
+    """The state of an LSTM, as in tf.compat.v1.nn.rnn_cell."""
 
     c: Tensor
     h: Tensor
@@ -58,15 +57,16 @@ class _PopnnRNN:
         options: Mapping[str, Any] | None = None,
         options_bwd: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make a layer, whose variables the first call makes.
+        """Make a layer; the first call makes its variables.
 
         Args:
             num_units: The size of its outputs.
             dtype: tf.float16 or tf.float32.
             partials_dtype: Has no effect: CPUs add in the type of the operands.
-            seed: Of the initial weights.
-            weights_initializer: Of all weights; Glorot's uniform one by default.
-            bias_initializer: Of all biases, which are 0 by default.
+            seed: The seed of the initial weights.
+            weights_initializer: The initializer of all weights; by default Glorot's
+                uniform one.
+            bias_initializer: The initializer of all biases, which are 0 by default.
             activation: The function of candidates and outputs.
             recurrent_activation: The function of gates.
             return_state: Whether a call returns the last state, too.
@@ -127,7 +127,7 @@ class _PopnnRNN:
 
         Args:
             inputs: A tensor of the shape [time, batch, size].
-            initial_state: As this returns it; None for zeros.
+            initial_state: The state in the form of a result; None for zeros.
             training: Has no effect: gradients can always be computed.
         """
         return self._run(inputs, initial_state, {})
@@ -137,8 +137,8 @@ class _PopnnRNN:
 
         Args:
             inputs: A tensor of the shape [time, batch, size].
-            initial_state: As this returns it; None for zeros.
-            elements: What each time step gets besides the inputs.
+            initial_state: The state in the form of a result; None for zeros.
+            elements: Further inputs of each time step.
         """
         inputs = tf.convert_to_tensor(inputs, self.dtype)
         if self.kernel is None:
@@ -172,7 +172,7 @@ class _PopnnRNN:
         return tf.zeros([batch, self.num_units], self.dtype)
 
     def _states(self, initial: Any, batch: Tensor) -> tuple[Tensor, ...]:
-        """Return the states before the first step, of which one is the output."""
+        """Return the states before the first step. One of them is the output."""
         raise NotImplementedError
 
     def _step(
@@ -193,7 +193,7 @@ def _running(inputs: Tensor, seq_len: Tensor) -> Element:
 
 
 def _time_first(tensor: Tensor, time_major: bool) -> Tensor:
-    """Return a tensor whose first dimension is time."""
+    """Return a tensor with time as its first dimension."""
     if time_major:
         return tensor
     tensor = tf.convert_to_tensor(tensor)
@@ -201,7 +201,7 @@ def _time_first(tensor: Tensor, time_major: bool) -> Tensor:
 
 
 class PopnnLSTM(_PopnnRNN):
-    """An LSTM, whose gates are in the order forget, input, candidate, output."""
+    """An LSTM with its gates in the order forget, input, candidate, output."""
 
     _gates = 4
     _scope = "popnn_lstm"
@@ -255,20 +255,20 @@ class PopnnDynamicLSTM(PopnnLSTM):
         Args:
             inputs: A tensor of the shape [time, batch, size].
             seq_len: The lengths of the sequences.
-            initial_state: As this returns it; None for zeros.
+            initial_state: The state in the form of a result; None for zeros.
             training: Has no effect: gradients can always be computed.
         """
         return self._run(inputs, initial_state, _running(inputs, seq_len))
 
 
 class PopnnGRU(_PopnnRNN):
-    """A GRU, whose gates are in the order reset, update, candidate."""
+    """A GRU with its gates in the order reset, update, candidate."""
 
     _gates = 3
     _scope = "popnn_gru"
 
     def __init__(self, *args: Any, reset_after: bool = False, **kwargs: Any) -> None:
-        """Make a layer; the other arguments are those of PopnnLSTM.
+        """Make a layer; see PopnnLSTM for the other arguments.
 
         Args:
             args: The others.
@@ -337,7 +337,7 @@ class PopnnDynamicGRU(PopnnGRU):
         Args:
             inputs: A tensor of the shape [time, batch, size].
             seq_len: The lengths of the sequences.
-            initial_state: As this returns it; None for zeros.
+            initial_state: The state in the form of a result; None for zeros.
             training: Has no effect: gradients can always be computed.
             time_major: False for inputs of the shape [batch, time, size]. Outputs
                 have the time first in any case.
@@ -347,7 +347,7 @@ class PopnnDynamicGRU(PopnnGRU):
 
 
 class PopnnAUGRU(PopnnGRU):
-    """A GRU whose update gate is scaled down by the scores of an attention.
+    """A GRU with an update gate that is scaled down by the scores of an attention.
 
     Its biases are the variables `bias_r_u`, of the first two gates, and `bias_c`; as
     in the original, `biases` has no effect.
@@ -385,10 +385,10 @@ class PopnnAUGRU(PopnnGRU):
             inputs: A tensor of the shape [time, batch, size].
             seq_len: The lengths of the sequences.
             attention_score: A tensor of the shape [time, batch].
-            initial_state: As this returns it; None for zeros.
+            initial_state: The state in the form of a result; None for zeros.
             training: Has no effect: gradients can always be computed.
-            time_major: False for inputs and scores whose first dimension is the batch.
-                Outputs have the time first in any case.
+            time_major: False for inputs and scores with the batch as their first
+                dimension. Outputs have the time first in any case.
         """
         inputs = _time_first(inputs, time_major)
         scores = tf.cast(_time_first(attention_score, time_major), self.dtype)

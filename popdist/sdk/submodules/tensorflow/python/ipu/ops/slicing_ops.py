@@ -4,8 +4,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["sequence_slice", "sequence_slice_pack", "sequence_slice_unpack"]
-
 
 def sequence_slice(
     dst: Any,

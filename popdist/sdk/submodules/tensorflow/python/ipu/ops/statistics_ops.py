@@ -4,8 +4,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["fixed_width_bins", "histogram", "histogram_normalize", "histogram_update"]
-
 
 def fixed_width_bins(inputs: Any, n_bins: int) -> Any:
     """Return n_bins levels, evenly from the smallest of some values to the largest."""
@@ -55,7 +53,7 @@ def _checked(name: str, value: Any) -> Any:
     """Return a vector of numbers as a tensor.
 
     Raises:
-        ValueError: It is of another type or rank.
+        ValueError: It has another type or rank.
     """
     value = tf.convert_to_tensor(value)
     if value.dtype not in (tf.float16, tf.float32):

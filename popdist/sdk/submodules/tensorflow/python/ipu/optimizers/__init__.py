@@ -1,4 +1,4 @@
-"""Optimizers that wrap those of tf.compat.v1.train."""
+"""Optimizers that wrap tf.compat.v1.train's."""
 
 from ..gradient_accumulation import GradientAccumulationReductionMethod
 from ..refusals import add_modules

@@ -7,8 +7,6 @@ import tensorflow as tf
 from ..ops.cross_replica_ops import cross_replica_mean
 from .ipu_optimizer import IpuOptimizer
 
-__all__ = ["CrossReplicaOptimizer"]
-
 
 class CrossReplicaOptimizer(IpuOptimizer):
     """Wraps an optimizer, and gives it the mean of all replicas' gradients."""

@@ -11,13 +11,6 @@ from ..gradient_accumulation import (
 from .cross_replica_optimizer import CrossReplicaOptimizer
 from .ipu_optimizer import IpuOptimizer
 
-__all__ = [
-    "CrossReplicaGradientAccumulationOptimizer",
-    "CrossReplicaGradientAccumulationOptimizerV2",
-    "GradientAccumulationOptimizer",
-    "GradientAccumulationOptimizerV2",
-]
-
 _SUM = GradientAccumulationReductionMethod.SUM
 
 
@@ -46,7 +39,7 @@ class GradientAccumulationOptimizerV2(IpuOptimizer):
                 outside the chip.
             replicated_optimizer_state_sharding: Whether its replicas share that.
             dtype: The type of the sums, or a function that returns it for a variable's
-                gradient; None for that of the gradients.
+                gradient; None for the gradients'.
             reduction_method: Whether the sum is applied, or a mean.
             name: Its name.
         """
@@ -58,7 +51,7 @@ class GradientAccumulationOptimizerV2(IpuOptimizer):
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Add gradients; with those of the last micro-batch, apply the sums."""
+        """Add gradients; with the last micro-batch's, apply the sums."""
         pairs = [(grad, var) for grad, var in grads_and_vars if grad is not None]
         variables = [variable for _, variable in pairs]
         dtypes = [
@@ -98,7 +91,7 @@ class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV
         reduction_method: Any = _SUM,
         name: str = "CrossReplicaGradientAccumulationOptimizerV2",
     ) -> None:
-        """Wrap an optimizer; the arguments are those of the base class."""
+        """Wrap an optimizer; the base class has the same arguments."""
         super().__init__(
             CrossReplicaOptimizer(opt),
             num_mini_batches,

@@ -1,11 +1,9 @@
-"""An optimizer whose gradients go through a function of the program."""
+"""An optimizer with a function of the program for its gradients."""
 
 from collections.abc import Callable
 from typing import Any
 
 from .ipu_optimizer import IpuOptimizer
-
-__all__ = ["MapGradientOptimizer"]
 
 
 class MapGradientOptimizer(IpuOptimizer):

@@ -2,8 +2,6 @@
 
 from .ipu_optimizer import IpuOptimizer
 
-__all__ = ["ShardedOptimizer"]
-
 
 class ShardedOptimizer(IpuOptimizer):
     """Wraps an optimizer: gradients are computed where their variables are."""

@@ -1,4 +1,4 @@
-"""The operations that tell of IPUs, which refuse."""
+"""The operations for events of IPUs, which refuse."""
 
 from tensorflow.python.ipu.refusals import NO_REPORTS, refused
 
