@@ -1,8 +1,8 @@
 """TensorFlow's tensors and strategies on popdist's collectives.
 
 Importing it imports TensorFlow, and gives it a logical CPU for each local replica.
-TensorFlow and both Kerases declare no types, so their objects are Any in this package.
 """
+# TensorFlow and both Kerases declare no types, so their objects are Any in it.
 
 try:
     import tensorflow  # noqa: F401  (what all of its modules need)

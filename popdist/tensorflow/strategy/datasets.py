@@ -48,7 +48,7 @@ def even_steps(
     step may be incomplete, unless the batches have a fixed shape, which an empty one
     lacks. Instances that have more steps than another lose them. Where the length of
     the data of one instance is unknown, it is on all of them, and their iterators
-    agree on each step: see make_steps().
+    agree on each step: see iterators.py.
 
     Args:
         datasets: One for all local replicas, or one for each.
