@@ -146,6 +146,7 @@ TENSORFLOW = FrameworkNames(
         ),
         "tensorflow.python.ops.gen_array_ops:extract_image_patches": _EMPTY,
         "tensorflow.python.ops.gen_nn_ops:conv2d": _EMPTY,
+        "tensorflow.python.ops.gen_nn_ops:conv3d": _EMPTY,
         "tensorflow.python.ops.gen_nn_ops:max_pool": _EMPTY,
         "tensorflow.python.ops.gen_nn_ops:max_pool3d": _EMPTY,
         "tensorflow.python.ops.gen_nn_ops:max_pool_with_argmax": _EMPTY,

@@ -56,6 +56,7 @@ _OF_STRATEGIES: dict[str, Callable[..., Any]] = {
     "tensorflow.python.eager.polymorphic_function.concrete_function:"
     "ConcreteFunction._call_flat": call_recorded,
     f"{_OPS}.gen_nn_ops:conv2d": empty_batches.with_a_row,
+    f"{_OPS}.gen_nn_ops:conv3d": empty_batches.with_a_row,
     f"{_OPS}.gen_nn_ops:max_pool": empty_batches.with_a_row,
     f"{_OPS}.gen_nn_ops:max_pool3d": empty_batches.with_a_row,
     f"{_OPS}.gen_nn_ops:max_pool_with_argmax": empty_batches.with_a_row,

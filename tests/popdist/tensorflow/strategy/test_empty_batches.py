@@ -177,6 +177,7 @@ def test_operations_of_an_empty_batch_have_the_shapes_of_others(
             "two": lambda x: tf.nn.conv2d(
                 tf.nn.conv2d(x, kernel, 1, "SAME"), kernel, 1, "SAME"
             ),
+            "conv3d": lambda x: tf.nn.conv3d(x[:, None], kernel[None], [1] * 5, "SAME"),
             "max_pool": lambda x: tf.nn.max_pool(x, 2, 2, "SAME"),
             "max_pool1d": lambda x: tf.nn.max_pool1d(x[:, 0], 2, 2, "SAME"),
             "max_pool3d": lambda x: tf.nn.max_pool3d(x[:, None], 2, 2, "SAME"),
