@@ -246,7 +246,6 @@ TORCH = FrameworkNames(
         f"{_GROUP}_get_sequence_number_for_group": _GROUPS,
         f"{_GROUP}_set_group_desc": _GROUPS,
         f"{_GROUP}_set_group_name": _GROUPS,
-        f"{_GROUP}_set_sequence_number_for_group": _GROUPS,
         "torch._C._distributed_c10d:Work._source_rank": _GROUPS,
         "torch.nn.modules.batchnorm:_NormBase._check_input_dim": (
             "Horovod's SyncBatchNorm does not check its input"

@@ -20,12 +20,17 @@ def watch_fit() -> None:
     extend("tf_keras.src.engine.training:Model.fit", _noted)
 
 
+def strategy_of(model: Any) -> Any:
+    """Return the strategy in whose scope a model of either Keras was made, or None."""
+    return getattr(model, "_distribute_strategy", None) or getattr(
+        model, "_distribution_strategy", None
+    )
+
+
 def _noted(fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     result = fit(model, *args, **kwargs)
     if not isinstance(
-        # Keras 3 has the first name, tf_keras the second.
-        getattr(model, "_distribute_strategy", None)
-        or getattr(model, "_distribution_strategy", None),
+        strategy_of(model),
         tf.distribute.MultiWorkerMirroredStrategy
         | tf.distribute.experimental.ParameterServerStrategy,
     ):

@@ -71,14 +71,7 @@ class PopDistExtended(MirroredExtended):
         self._engine = cross_device_ops
         # Programs and tests for IPUs change it by this name.
         self._add_ipu_cross_replica_reductions = adds_reductions
-        # Its addresses are names alone: instances do not meet through TensorFlow.
-        self._cluster_resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(
-                {"worker": [f"instance-{rank}" for rank in range(self._instances)]}
-            ),
-            task_type="worker",
-            task_id=self._rank,
-        )
+        self._cluster_resolver = self._make_cluster_resolver()
         # Whether Keras is taught how many steps an epoch has, and other methods.
         self.extends_keras = True
         # Whether data sets are shared out among the instances.
@@ -109,6 +102,16 @@ class PopDistExtended(MirroredExtended):
             PopDistExtended.trains = False
         super().__init__(strategy, list(devices), cross_device_ops)
         use_generators()
+
+    def _make_cluster_resolver(self) -> Any:
+        # Its addresses are names alone: instances do not meet through TensorFlow.
+        return tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(
+                {"worker": [f"instance-{rank}" for rank in range(self._instances)]}
+            ),
+            task_type="worker",
+            task_id=self._rank,
+        )
 
     def _scope(self, strategy: tf.distribute.Strategy) -> Any:
         if (

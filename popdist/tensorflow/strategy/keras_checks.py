@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from popdist.errors import MismatchError
 from popdist.replicated.lone_training import told
+from popdist.tensorflow.keras_training import strategy_of
 
 logger = logging.getLogger("popdist.tensorflow")
 
@@ -42,31 +43,22 @@ def checked_fit(
         fit: Trains the model.
         model: The model, which is followed by the arguments of fit.
     """
-    # Keras 3 has the first name, tf_keras the second.
-    own = getattr(model, "_distribute_strategy", None) or getattr(
-        model, "_distribution_strategy", None
-    )
-    current = tf.distribute.get_strategy()
+    own = strategy_of(model)
     if isinstance(own, strategy_class):
         _check_optimizer(model, own)
         named = dict(zip(("x", "y"), args, strict=False)) | kwargs
         x, y = named.get("x"), named.get("y")
         own.extended.compare_data(x if y is None else (x, y))
-    elif isinstance(current, strategy_class) or any(
-        isinstance(each, strategy_class) for each in _strategies_of_parts(model)
-    ):
-        raise ValueError(
-            "The model was not made in the scope of the PopDistStrategy in which it is "
-            f"compiled or trained, so the replicas do not share it. {_SCOPE}"
-        )
-    elif own is None and is_mistake():
-        logger.warning(
-            "The model %s was not created in the scope of the PopDistStrategy, so "
-            "each instance trains a separate model. %s",
-            model.name,
-            _SCOPE,
-        )
-        told.set()
+    else:
+        _check_scope(strategy_class, model)
+        if own is None and is_mistake():
+            logger.warning(
+                "The model %s was not created in the scope of the PopDistStrategy, so "
+                "each instance trains a separate model. %s",
+                model.name,
+                _SCOPE,
+            )
+            told.set()
     token = _IN_FIT.set(model)
     try:
         return fit(model, *args, **kwargs)
@@ -80,6 +72,16 @@ def checked_fit(
         ) from error
     finally:
         _IN_FIT.reset(token)
+
+
+def _check_scope(strategy_class: type[Any], model: Any) -> None:
+    current = tf.distribute.get_strategy()
+    strategies = [current, *_strategies_of_parts(model)]
+    if any(isinstance(each, strategy_class) for each in strategies):
+        raise ValueError(
+            "The model was not made in the scope of the PopDistStrategy in which it is "
+            f"compiled or trained, so the replicas do not share it. {_SCOPE}"
+        )
 
 
 def begin_alike(

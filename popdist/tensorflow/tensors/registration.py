@@ -1,12 +1,11 @@
 """Registers popdist's operations with TensorFlow, and adds them to graphs.
 
-They are registered when the first graph needs them.
+They are registered when this module is imported.
 """
 
 import os
 import traceback
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -23,7 +22,6 @@ KernelFunction = Callable[..., list[tuple[Any, ...]] | None]
 _LIBRARY = "libtensorflow_cc.so.2"
 
 
-@cache
 def _register_operations() -> None:
     """Register popdist's operations with TensorFlow.
 
@@ -95,6 +93,8 @@ def add_call(function: KernelFunction) -> int:
 
 def add_operation(name: str, **arguments: Any) -> list[Tensor]:
     """Add one of popdist's operations to the graph, and return its results."""
-    _register_operations()
     _, _, operation, _ = op_def_library._apply_op_helper(name, **arguments)
     return list(operation.outputs)
+
+
+_register_operations()

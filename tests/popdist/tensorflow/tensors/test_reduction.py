@@ -289,27 +289,3 @@ def test_a_copy_of_a_bundle_is_refused() -> None:
         return str(error.value)
 
     assert "An operation has copied a bundle of popdist's tensors" in alone(program)
-
-
-def test_a_tensorflow_without_the_functions_is_an_error_in_each_graph(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(registration, "_LIBRARY", "libm.so.6")
-    monkeypatch.setattr(tf.sysconfig, "get_lib", lambda: "")
-
-    def program() -> list[str]:
-        def reduce(x: Any) -> Any:
-            return reduce_in_graph(print, [[x]], [FIRST], False)
-
-        errors = []
-        for _ in range(2):
-            with pytest.raises(ImportError) as error:
-                tf.function(reduce)(tf.ones(3))
-            errors.append(str(error.value))
-        return errors
-
-    text = (
-        f"TensorFlow {tf.__version__} does not take popdist's operations: TF_NewStatus "
-        "is not there. Install tensorflow 2.21, with which popdist was tried."
-    )
-    assert alone(program) == [text] * 2

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ import tensorflow as tf
 from popdist.tensorflow import tensors
 
 HEADER = Path(tensors.__file__).parent / "kernels" / "tensorflow_api.h"
-# The types come first, as ops.h is no C without them. TensorFlow defines its own
-# enumerations.
+# ops.h is no C without the first types. TensorFlow has its own enumerations.
 PROGRAM = """
-{types}
+typedef struct TF_DimensionHandle TF_DimensionHandle;
+typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;
+typedef struct TF_ShapeHandle TF_ShapeHandle;
+typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/kernels_experimental.h"
 #include "tensorflow/c/ops.h"
@@ -33,7 +36,6 @@ def declarations(header: str) -> dict[str, str]:
     assert macro is not None
     values = re.findall(r"(TF_[A-Z0-9_]+) = (\d+)", header)
     return {
-        "types": "\n".join(re.findall(r"^typedef struct .*;$", header, re.MULTILINE)),
         "callbacks": "\n".join(re.findall(r"^typedef void .*;$", header, re.MULTILINE)),
         "functions": macro[0],
         "values": "\n".join(
@@ -81,3 +83,26 @@ def test_a_declaration_that_differs_is_an_error(
     assert original in header
 
     assert compile_checks(header.replace(original, other), tmp_path) != ""
+
+
+def test_a_tensorflow_without_the_functions_is_an_error_at_each_import() -> None:
+    program = """
+import tensorflow
+tensorflow.sysconfig.get_lib = lambda: "/missing"
+for _ in range(2):
+    try: from popdist.tensorflow import PopDistStrategy
+    except ImportError as error: print(error)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=280,
+    )
+
+    assert ran.stdout == 2 * (
+        f"TensorFlow {tf.__version__} does not take popdist's operations: "
+        "/missing/libtensorflow_cc.so.2 is not there. Install tensorflow 2.21, with "
+        "which popdist was tried.\n"
+    )

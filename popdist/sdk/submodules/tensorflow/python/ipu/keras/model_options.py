@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import popdist
 from popdist.tensorflow import PopDistStrategy
+from popdist.tensorflow.keras_training import strategy_of
 from popdist.tensorflow.strategy.extending import extend
 
 from ..gradient_accumulation import (
@@ -180,10 +181,7 @@ def _count_batches(
     Programs for IPUs count the batches of an instance. Each local replica of a
     PopDistStrategy takes one in a step.
     """
-    # Keras 3 has the first name, tf_keras the second.
-    strategy = getattr(model, "_distribute_strategy", None) or getattr(
-        model, "_distribution_strategy", None
-    )
+    strategy = strategy_of(model)
     # fit() evaluates with the steps that it was called with.
     is_within_fit = kwargs.get("_use_cached_eval_dataset", False)
     if is_within_fit or not isinstance(strategy, PopDistStrategy):
