@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from popdist.replicated.lone_training import note_training
-from popdist.tensorflow.strategy.extending import extend
+from popdist.tensorflow.extending import extend
 
 _ADVICE = (
     "Make the model within `with popdist.tensorflow.PopDistStrategy().scope():`, or "

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from popdist.tensorflow.extending import extend
 from popdist.tensorflow.strategy import (
     empty_batches,
     iterators,
@@ -19,7 +20,6 @@ from popdist.tensorflow.strategy import (
 )
 from popdist.tensorflow.strategy.aggregation import call_recorded
 from popdist.tensorflow.strategy.extended import PopDistExtended
-from popdist.tensorflow.strategy.extending import extend
 from popdist.tensorflow.strategy.learning_rates import prepare_once
 from popdist.tensorflow.strategy.loss_scaling import (
     finite_on_all,

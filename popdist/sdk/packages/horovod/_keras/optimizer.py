@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from popdist.tensorflow.strategy.extending import extend
+from popdist.tensorflow.extending import extend
 
 from ..common.calls.reduce_ops import Adasum
 from ..tensorflow.gradient_reduction import (

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from popdist.tensorflow.strategy.extending import extend
+from popdist.tensorflow.extending import extend
 
 
 def apply() -> None:

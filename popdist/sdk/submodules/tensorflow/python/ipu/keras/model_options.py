@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import popdist
 from popdist.tensorflow import PopDistStrategy
+from popdist.tensorflow.extending import extend
 from popdist.tensorflow.keras_training import strategy_of
-from popdist.tensorflow.strategy.extending import extend
 
 from ..gradient_accumulation import (
     GradientAccumulationReductionMethod,

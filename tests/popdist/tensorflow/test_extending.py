@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from popdist.tensorflow import PopDistStrategy
-from popdist.tensorflow.strategy.extending import extend
+from popdist.tensorflow.extending import extend
 from tests.popdist.tensorflow.instances import keras_of, on_all
 
 
