@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from popdist.engine import _core
-from popdist.engine.call_table import CallFields, EngineCall, barrier_call, pairs_in
+from popdist.engine.call_table import CallFields, EngineCall
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.rows import Pair, Rows
@@ -32,6 +32,7 @@ _ALL_REDUCE, _REDUCE = Operation.ALL_REDUCE, Operation.REDUCE
 _REDUCE_SCATTER, _BROADCAST = Operation.REDUCE_SCATTER, Operation.BROADCAST
 _ALL_GATHER, _ALL_TO_ALL = Operation.ALL_GATHER, Operation.ALL_TO_ALL
 _GATHER, _SCATTER = Operation.GATHER, Operation.SCATTER
+_BARRIER = Operation.BARRIER
 
 
 class Core(NamedTuple):
@@ -126,13 +127,6 @@ class Transport(ABC):
     @abstractmethod
     def run(self, call: CallFields, /) -> None:
         """Make a call, of which the rows have been checked."""
-
-    def reduce_table(
-        self, arrays: bytes, dtype: int, reduction: int, algorithm: int
-    ) -> None:
-        """Reduce the arrays in a table: see Group.all_reduce_table."""
-        pairs = pairs_in(arrays, dtype, self.replicas[self.rank])
-        self.all_reduce(pairs, reduction, algorithm=algorithm)
 
     def all_reduce(
         self,
@@ -262,7 +256,7 @@ class Transport(ABC):
 
     def barrier(self, name: int = 0) -> None:
         """Return when all members have called it."""
-        self.run(barrier_call(name))
+        self.run((_BARRIER, (), 0, 0, DIRECT, 0, name, NO_PRELUDE, ()))
 
     def _run_exchange(
         self,

@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from popdist import transports
-from popdist.engine.call_table import CallFields, EngineCall
+from popdist.engine.call_table import CallFields, EngineCall, pairs_in
 from popdist.engine.failures import (
     Ending,
     ErrorFields,
@@ -41,8 +41,9 @@ from popdist.engine.meet.messages import Hello, Member
 from popdist.engine.meet.pidfds import Pidfd, started, watch
 from popdist.engine.rows import Rows
 from popdist.engine.spec import reference
-from popdist.engine.spec.dtypes import dtype_of, reduction_name_of
+from popdist.engine.spec.dtypes import dtype_of, item_bytes_of, reduction_name_of
 from popdist.engine.spec.operations import (
+    NO_PRELUDE,
     Described,
     Operation,
     Status,
@@ -50,6 +51,13 @@ from popdist.engine.spec.operations import (
 )
 from popdist.engine.transport import Transport
 from popdist.errors import PopdistError
+
+_REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE, Operation.REDUCE_SCATTER)
+# Operations in which all members' arrays must have the same shape.
+_OF_ONE_SHAPE = (
+    *_REDUCING,
+    *(Operation.SEND, Operation.RECEIVE, Operation.BROADCAST, Operation.ALL_TO_ALL),
+)
 
 # What a member sends for a call: what it is about, and the bytes of rows.
 Frame = tuple[Described, object, list[bytes]]
@@ -252,6 +260,9 @@ class ExchangingTransport(Transport):
 
     def run(self, fields: CallFields) -> None:
         call = EngineCall(*fields)
+        if isinstance(call.arrays, bytes):
+            replicas = self.replicas[self.rank]
+            call = call._replace(arrays=pairs_in(call.arrays, call.dtype, replicas))
         match call.operation:
             case Operation.SEND:
                 self._send_row(call)
@@ -264,8 +275,8 @@ class ExchangingTransport(Transport):
 
     def _reduce(self, call: EngineCall) -> None:
         given = [row for source, _ in call.arrays for row in read(source)]
-        details = self.replicas, call.agreed_shapes()
-        members = self._exchange(call.description(), given, details)
+        details = self.replicas, agreed_shapes(call)
+        members = self._exchange(description_of(call), given, details)
         for index, (_, target) in enumerate(call.arrays):
             inputs = []
             for replicas, rows in zip(self.replicas, members, strict=True):
@@ -287,8 +298,8 @@ class ExchangingTransport(Transport):
         given = []
         if call.arrays and (is_giver or self.rank == call.root):
             given = read(call.arrays[0][0])
-        details = call.agreed_shapes(), list(call.lengths)
-        frames = self._exchange(call.description(), given, details)
+        details = agreed_shapes(call), list(call.lengths)
+        frames = self._exchange(description_of(call), given, details)
         if not call.arrays:
             return
         rows = [b"".join(frame) for frame in frames]
@@ -307,21 +318,41 @@ class ExchangingTransport(Transport):
             write(call.arrays[0][1], result)
 
     def _send_row(self, call: EngineCall) -> None:
-        with self._call(call.description()):
+        with self._call(description_of(call)):
             if call.root in self._shared.lost:
                 self._end(self._ending(Status.PEER_LOST, call.root))
                 raise self._failure()
-            frame = call.description(), None, read(call.arrays[0][0])
+            frame = description_of(call), None, read(call.arrays[0][0])
             self._send(call.root, frame, True)
 
     def _receive_row(self, call: EngineCall) -> None:
         row, source = call.arrays[0][1], call.root
-        with self._call(call.description()):
+        with self._call(description_of(call)):
             theirs, _, [data] = self._wait(source, True).popleft()
             if (theirs[1], theirs[5]) != (row.dtype, row.count):
                 self._end(self._ending(Status.MISMATCH, source, theirs))
                 raise self._failure()
         write(row, data)
+
+
+def agreed_shapes(call: EngineCall) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of arrays, where members must agree on them."""
+    # A prelude's rows are headers, which all have one shape.
+    if call.operation in _OF_ONE_SHAPE and call.prelude_to == NO_PRELUDE:
+        return tuple([source.shape for source, _ in call.arrays])
+    return ()
+
+
+def description_of(call: EngineCall) -> Described:
+    """Return the description of a call that members compare and show."""
+    if call.lengths and call.operation is not Operation.BROADCAST:
+        count = sum(call.lengths) // item_bytes_of(call.dtype)
+    else:
+        count = sum(source.count for source, _ in call.arrays)
+    reduces = call.operation in _REDUCING
+    how = (call.reduction, max(call.algorithm, 0)) if reduces else (0, 0)
+    about = call.root, count, call.name, call.prelude_to
+    return (call.operation, call.dtype, *how, *about)
 
 
 def read(rows: Rows) -> list[bytes]:

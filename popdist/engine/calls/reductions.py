@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from popdist.engine import _core
+from popdist.engine.call_table import EngineCall
 from popdist.engine.calls.array_rows import (
     ARRAY_TYPES,
     NUMPY,
@@ -20,14 +21,14 @@ from popdist.engine.calls.destinations import check_apart, check_fits
 from popdist.engine.calls.membership import Membership, in_core
 from popdist.engine.failures import unusable
 from popdist.engine.spec.dtypes import REDUCTIONS, code_of, reduction_code_of
-from popdist.engine.spec.operations import RING, algorithm_code_of
+from popdist.engine.spec.operations import RING, Operation, algorithm_code_of
 
 # Makes a plain array for the result of a plain array.
 _EMPTY_LIKE = partial(np.empty_like, subok=False)
 
 
 class Reductions(Membership):
-    """The part of a group that reduces. The core takes the most common calls itself."""
+    """The reductions of a group. The core takes the most common calls itself."""
 
     def _prefer(self, algorithm: str) -> None:
         """Say how to reduce where a call does not."""
@@ -115,9 +116,11 @@ class Reductions(Membership):
             dtype: The code of the elements' dtype; see spec.dtypes.
             reduction: The code of the reduction.
         """
-        call = table, dtype, reduction, self._usual
-        reduce = partial(self.transport.reduce_table, *call)
-        self.submit("grouped_all_reduce", reduce, False)
+        # Any, because all other calls have rows.
+        arrays: Any = table
+        call = EngineCall(Operation.ALL_REDUCE, arrays, dtype, reduction, self._usual)
+        run = partial(self.transport.run, call)
+        self.submit("grouped_all_reduce", run, False)
 
     def _reduce_lists_in_core(
         self,
@@ -189,8 +192,8 @@ class Reductions(Membership):
             axis, total = 0 if self._flat else 1, self.num_replicas
             if x.ndim <= axis or x.shape[axis] % total:
                 return NotImplemented
-            part = x.shape[axis] // total
-            out = np.empty((*x.shape[:axis], part, *x.shape[axis + 1 :]), x.dtype)
+            share = x.shape[axis] // total
+            out = np.empty((*x.shape[:axis], share, *x.shape[axis + 1 :]), x.dtype)
         if type(out) not in ARRAY_TYPES:
             return NotImplemented
         call = self._scatter_array, x, out, REDUCTIONS[op]
@@ -199,10 +202,10 @@ class Reductions(Membership):
 
     @collective(NUMPY, shortcut=_scatter_in_core)
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Action:
-        """Reduce the replicas' arrays, and give each replica its part of the result.
+        """Reduce the replicas' arrays, and give each replica its share of the result.
 
         The leading axis of each replica's array must be divisible by the number of
-        replicas; replica r gets the r-th part. The result is a new array, or `out`,
+        replicas; replica r gets the r-th share. The result is a new array, or `out`,
         which may be part of x.
         """
         rows = self._rows(x)

@@ -4,13 +4,12 @@ In both, members of a host share an arena, which the core uses.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from popdist.engine import _core
-from popdist.engine.call_table import CallFields, EngineCall
+from popdist.engine.call_table import CallFields
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.shm_member import ShmMember
-from popdist.engine.spec.operations import ALGORITHM_NAMES, ALGORITHMS, Operation
+from popdist.engine.spec.operations import ALGORITHM_NAMES, ALGORITHMS
 from popdist.engine.transport import Core, Transport
 from popdist.engine.tuning import cores_of_members
 
@@ -61,13 +60,6 @@ class ArenaTransport(Transport):
     def blocks(self, nbytes: int) -> tuple[int, bool]:
         block_bytes, past_caches = self._comm.blocks(nbytes) or (0, 0)
         return block_bytes, bool(past_caches)
-
-    def reduce_table(
-        self, arrays: bytes, dtype: int, reduction: int, algorithm: int
-    ) -> None:
-        # The core reads a table by itself.
-        table: Any = arrays
-        self.run(EngineCall(Operation.ALL_REDUCE, table, dtype, reduction, algorithm))
 
     def run(self, call: CallFields) -> None:
         try:

@@ -1,6 +1,7 @@
 import gc
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from popdist.engine.spec.operations import RING, Operation
 from popdist.errors import MismatchError
 from tests.popdist.engine.members import SMALL, Me, group_of, results, run
 from tests.popdist.engine.samples import Array, same
+from tests.popdist.other_transports import description_of
 
 Pair = tuple[list[Array], list[Array]]
 
@@ -365,12 +367,15 @@ def test_a_call_that_no_member_can_make_is_refused(
         EngineCall(BROADCAST, [[ROW, ROW]], lengths=[12]),
         EngineCall(SUM, [(ROW,)]),
         EngineCall(SUM, [(ROW, None)]),
+        EngineCall(SUM, [(ROW, SimpleNamespace(addresses=[1], shape=(3,)))]),
+        EngineCall(SUM, [(SimpleNamespace(addresses=(1,), shape=3), ROW)]),
+        EngineCall(SUM, [(SimpleNamespace(addresses=(None,), shape=(3,)), ROW)]),
         EngineCall(SUM, None),
     ],
 )
 def test_fields_of_other_types_are_refused(fields: Any) -> None:
     group = alone()
-    with pytest.raises((TypeError, SystemError, IndexError, AttributeError)):
+    with pytest.raises((TypeError, AttributeError)):
         group.transport.run(fields)
     group.close()
 
@@ -396,7 +401,7 @@ def test_the_core_reads_each_field_of_a_call() -> None:
         for call in calls:
             group.transport.run(call)
         group.close()
-        return seen == [call.description() for call in calls]
+        return seen == [description_of(call) for call in calls]
 
     assert results(2, member) == [True, True]
 

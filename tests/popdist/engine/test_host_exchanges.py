@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from popdist.engine.call_table import barrier_call
+from popdist.engine.call_table import EngineCall
 from popdist.engine.spec.dtypes import code_of
 from popdist.engine.spec.operations import Operation, Status
 from tests.popdist.engine.fake_links import MESSAGES, RECORD, ROWS, TAGS
@@ -215,7 +215,7 @@ def test_exchanges_are_described_and_traced_with_the_groups_root() -> None:
 
         def calls(member: Member) -> None:
             member.exchange(BROADCAST, x, x.copy(), [40] * 3, 2)
-            member.comm.run(None, barrier_call(3))
+            member.comm.run(None, EngineCall(Operation.BARRIER, root=0, name=3))
             if member.rank:
                 other = 3 - member.rank
                 member.exchange(RECEIVE if member.rank == 1 else SEND, x, x, (), other)

@@ -18,6 +18,15 @@ typedef struct {
     PyObject *arrays, *lengths;
 } call_fields;
 
+/* False, with an exception, unless an object is a tuple of so many items. */
+static bool is_tuple(PyObject *object, const char *what, Py_ssize_t items)
+{
+    if (PyTuple_Check(object) && PyTuple_Size(object) == items)
+        return true;
+    PyErr_Format(PyExc_TypeError, "%s is %R, but must be a tuple of %zd.", what, object, items);
+    return false;
+}
+
 static int number_at(PyObject *fields, Py_ssize_t place)
 {
     return (int)PyLong_AsLong(PyTuple_GetItem(fields, place));
@@ -26,10 +35,8 @@ static int number_at(PyObject *fields, Py_ssize_t place)
 /* PyArg_ParseTuple() would take three times as long. */
 static bool fields_from(PyObject *given, call_fields *f)
 {
-    if (!PyTuple_Check(given) || PyTuple_Size(given) != FIELDS) {
-        PyErr_Format(PyExc_TypeError, "A call has a tuple of %d fields.", FIELDS);
+    if (!is_tuple(given, "A call", FIELDS))
         return false;
-    }
     *f = (call_fields){
         .op = number_at(given, OPERATION),
         .type = number_at(given, DTYPE),
@@ -53,11 +60,22 @@ static bool fields_from(PyObject *given, call_fields *f)
 
 /* --- Rows */
 
+/* Return an attribute of Rows, which is a tuple of numbers. */
+static PyObject *tuple_of(PyObject *rows, PyObject *name)
+{
+    PyObject *numbers = PyObject_GetAttr(rows, name);
+    if (numbers && !PyTuple_Check(numbers)) {
+        PyErr_Format(PyExc_TypeError, "The %U of rows are %R, but must be a tuple.", name, numbers);
+        Py_CLEAR(numbers);
+    }
+    return numbers;
+}
+
 /* Read the addresses of at most so many rows. Return how many there are, or -1 with an
  * exception. */
 static Py_ssize_t addresses_from(PyObject *rows, char **to, Py_ssize_t most)
 {
-    PyObject *addresses = PyObject_GetAttr(rows, name_addresses);
+    PyObject *addresses = tuple_of(rows, name_addresses);
     const Py_ssize_t count = addresses ? PyTuple_Size(addresses) : -1;
     for (Py_ssize_t i = 0; i < count && i < most; i++)
         to[i] = PyLong_AsVoidPtr(PyTuple_GetItem(addresses, i));
@@ -69,7 +87,7 @@ static Py_ssize_t addresses_from(PyObject *rows, char **to, Py_ssize_t most)
 static bool shape_from(PyObject *rows, uint64_t *count, uint64_t *shapes_hash)
 {
     ssize_t lengths[MOST_AXES];
-    PyObject *shape = PyObject_GetAttr(rows, name_shape);
+    PyObject *shape = tuple_of(rows, name_shape);
     const Py_ssize_t axes = shape ? PyTuple_Size(shape) : -1;
     if (axes > MOST_AXES)
         PyErr_Format(PyExc_ValueError, "An array has %zd axes, but can have at most %d.", axes,
@@ -97,11 +115,14 @@ typedef struct {
 static bool pair_from(PyObject *arrays, Py_ssize_t i, uint32_t rows, bool has_shape, row_pair *p)
 {
     PyObject *pair = PySequence_GetItem(arrays, i);
-    PyObject *source = pair ? PyTuple_GetItem(pair, 0) : NULL;
-    PyObject *target = source ? PyTuple_GetItem(pair, 1) : NULL;
-    const bool is_pair = target && (!has_shape || shape_from(source, &p->count, &p->shapes_hash));
-    const Py_ssize_t sources = is_pair ? addresses_from(source, p->in, rows) : -1;
-    const Py_ssize_t targets = sources < 0 ? -1 : addresses_from(target, p->out, rows);
+    Py_ssize_t sources = -1, targets = -1;
+    if (pair && is_tuple(pair, "An array of a call", 2)) {
+        PyObject *source = PyTuple_GetItem(pair, 0);
+        if (!has_shape || shape_from(source, &p->count, &p->shapes_hash))
+            sources = addresses_from(source, p->in, rows);
+        if (sources >= 0)
+            targets = addresses_from(PyTuple_GetItem(pair, 1), p->out, rows);
+    }
     Py_XDECREF(pair);
     if (targets >= 0 && (sources != rows || (targets != 1 && targets != rows)))
         PyErr_Format(PyExc_ValueError,
