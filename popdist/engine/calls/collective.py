@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial, wraps
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 from popdist.engine.calls.array_transport import ArrayTransport
@@ -41,7 +41,6 @@ def collective(
             nothing.
         named: The call takes `name`.
     """
-    options = _OPTIONS if named else _OPTIONS[:1]
 
     def decorate(prepare: Callable[..., Action]) -> Callable[..., Any]:
         what = operation or prepare.__name__.removeprefix("_")
@@ -73,9 +72,12 @@ def collective(
 
         # Any, because types of functions lack it.
         documented: Any = call
-        given = signature(prepare)
-        parameters = [*given.parameters.values(), *options]
-        documented.__signature__ = given.replace(parameters=parameters)
+        documented.__signature__ = _with_options(signature(prepare), named)
         return call
 
     return decorate
+
+
+def _with_options(prepared: Signature, named: bool) -> Signature:
+    options = _OPTIONS if named else _OPTIONS[:1]
+    return prepared.replace(parameters=[*prepared.parameters.values(), *options])
