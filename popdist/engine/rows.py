@@ -33,8 +33,8 @@ class Rows:
         """Describe rows in memory.
 
         Args:
-            addresses: Where each row begins, aligned to its elements. A row is in one
-                piece.
+            addresses: Where each row begins, aligned to its elements. A row is
+                contiguous.
             shape: The shape of a row.
             dtype: The code of its elements' type; see spec.dtypes.DTYPES.
             owner: Anything that keeps the memory alive as long as it is referred to.
@@ -185,7 +185,7 @@ def destination_of(
 ) -> tuple[Rows, Sequence[Copy[A]]]:
     """Return the one row to which a transport writes the elements of these arrays.
 
-    The row is the arrays' own memory if they lie in one piece. It is scratch memory if
+    The row is the arrays' own memory if that is contiguous. It is scratch memory if
     they do not, or if the transport would overwrite memory that the call still reads.
 
     Args:
@@ -198,9 +198,9 @@ def destination_of(
         The row, and the copies for copy_results().
     """
     item_bytes = item_bytes_of(dtype)
-    piece = _piece_of([framework.extent_of(array) for array in arrays])
-    if piece is not None:
-        begin, end = piece
+    memory = _contiguous([framework.extent_of(array) for array in arrays])
+    if memory is not None:
+        begin, end = memory
         own = None if own_begin is None else begin + own_begin
         if read is None or not _is_written_over(read, begin, end, own):
             return Rows((begin,), ((end - begin) // item_bytes,), dtype, arrays), ()
@@ -301,7 +301,7 @@ def find_overlapping(
     return overlapping
 
 
-def _piece_of(extents: Sequence[Extent]) -> tuple[int, int] | None:
+def _contiguous(extents: Sequence[Extent]) -> tuple[int, int] | None:
     """Return the begin and end of extents, if they are rows without gaps."""
     begin = end = extents[0][0]
     for row_begin, row_end, is_row in extents:
@@ -317,7 +317,7 @@ def _piece_of(extents: Sequence[Extent]) -> tuple[int, int] | None:
 
 
 def _is_written_over(read: Rows, begin: int, end: int, own: int | None) -> bool:
-    """Return whether memory has parts of rows, unless they begin at `own`."""
+    """Return whether memory overlaps rows, unless they begin at `own`."""
     for address in read.addresses:
         if begin < address + read.nbytes and address < end and address != own:
             return True

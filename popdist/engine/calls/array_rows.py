@@ -64,7 +64,7 @@ def warn_of_unmarked_rows(x: Array, replicas: int) -> None:
 
 
 def rows_of(arrays: Sequence[Array]) -> Rows:
-    """Return the rows that these arrays are: alike, and each in one piece."""
+    """Return the rows of these arrays, which are alike and contiguous."""
     first = arrays[0]
     places = tuple([address_of(array) for array in arrays])
     return Rows(places, first.shape, code_of(first.dtype), arrays)
@@ -105,7 +105,7 @@ def wrong_rows(given: int, replicas: int) -> ValueError:
 
 
 def readable(array: Array) -> Array:
-    """Return the array itself if it is a row, in one piece and aligned, else a copy."""
+    """Return the array if it is contiguous and aligned, else a copy that is."""
     if array.flags.c_contiguous and array.flags.aligned:
         return array
     copy = np.empty(array.shape, array.dtype)
@@ -128,10 +128,10 @@ def _extent_of(array: Array) -> Extent:
 
 
 def _elements(memory: Array, begin: int, dtype: DType, shape: Sequence[int]) -> Array:
-    part = memory[begin : begin + prod(shape) * dtype.itemsize]
+    array = memory[begin : begin + prod(shape) * dtype.itemsize]
     if begin % dtype.itemsize:
-        part = part.copy()
-    return part.view(dtype).reshape(shape)
+        array = array.copy()
+    return array.view(dtype).reshape(shape)
 
 
 def _copy(source: Array, target: Array) -> None:

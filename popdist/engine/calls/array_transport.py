@@ -98,7 +98,7 @@ class ArrayTransport(Generic[A]):
         """
         framework, transport = self._framework, self._transport
         source = row_of(framework, own)
-        # This member's part of the result may be where its own array lies already.
+        # This member's share of the result may be where its own array lies already.
         target, copies = destination_of(
             framework,
             targets or [framework.new_bytes(0)],

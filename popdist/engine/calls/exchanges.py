@@ -26,7 +26,7 @@ from popdist.engine.spec.operations import Operation
 
 
 class Exchanges(Membership):
-    """The part of a group that brings arrays from member to member."""
+    """The calls of a group that bring arrays from member to member."""
 
     @collective(NUMPY)
     def barrier(self) -> Action:
@@ -78,7 +78,7 @@ class Exchanges(Membership):
         All members call it; shapes and even dtypes may differ. The replicas of a member
         share the arrays. `out` is a list of arrays or, if all have the same shape and
         dtype, one array with a leading axis for the replicas; it receives the arrays
-        and is returned. x may be its own part of `out`.
+        and is returned. x may be its own share of `out`.
         """
         return self._gather(Operation.ALL_GATHER, x, -1, out)
 
@@ -115,12 +115,13 @@ class Exchanges(Membership):
             numbers = carrier.share_numbers(header, owner, Operation.SCATTER)
             dtype, shape = described(NUMPY, numbers)
             if targets is None:
-                parts = np.empty((self.num_local_replicas, *shape), dtype)
-                result, into = parts[0, ...] if self._flat else parts, [parts]
+                rows = np.empty((self.num_local_replicas, *shape), dtype)
+                result, into = rows[0, ...] if self._flat else rows, [rows]
             else:
                 check_fits(targets[0], shape, dtype)
                 result, into = out, targets
-            lengths = [rows * prod(shape) * dtype.itemsize for rows in self.replicas]
+            row_bytes = prod(shape) * dtype.itemsize
+            lengths = [replicas * row_bytes for replicas in self.replicas]
             carrier.scatter(block, into, lengths, owner, code_of(dtype))
             return result
 
@@ -128,9 +129,9 @@ class Exchanges(Membership):
 
     @collective(NUMPY)
     def all_to_all(self, x: Any, *, out: Any = None) -> Action:
-        """Exchange parts: replica j gets the j-th part of each replica's array.
+        """Exchange shares: replica j gets the j-th share of each replica's array.
 
-        Each replica's array has a part for each replica of the group along its leading
+        Each replica's array has a share for each replica of the group along its leading
         axis. The result has the same shape. It is a new array, or `out`, which may be x
         itself.
         """
@@ -139,7 +140,7 @@ class Exchanges(Membership):
         if rows[0].ndim < 1 or len(rows[0]) != total:
             raise ValueError(
                 f"The array's shape is {rows[0].shape}, but all_to_all needs a leading "
-                f"axis of {total}: a part for each replica."
+                f"axis of {total}: a share for each replica."
             )
         code_of(rows[0].dtype)
         result, targets = self._targets(x, rows, out)
@@ -148,20 +149,20 @@ class Exchanges(Membership):
 
         def action(carrier: ArrayTransport[Array]) -> Any:
             if max(self.replicas) > 1:
-                self._exchange_parts(carrier, rows, targets)
+                self._exchange_shares(carrier, rows, targets)
             else:
                 carrier.all_to_all(rows_of([readable(rows[0])]), targets)
             return result
 
         return action
 
-    def _exchange_parts(
+    def _exchange_shares(
         self,
         carrier: ArrayTransport[Array],
         rows: Sequence[Array],
         targets: Sequence[Array],
     ) -> None:
-        """Exchange parts among members with several replicas, in one call."""
+        """Exchange shares among members with several replicas, in one call."""
         # Where members differ in replicas, the smaller ones leave some places empty.
         most, shape = max(self.replicas), rows[0].shape[1:]
         sent = np.zeros((self.size, most, most, *shape), rows[0].dtype)
@@ -173,8 +174,8 @@ class Exchanges(Membership):
         carrier.all_to_all(rows_of([sent]), [received])
         for q, begin in enumerate(starts):
             for i, target in enumerate(targets):
-                part = received[q, : self.replicas[q], i]
-                target[begin : begin + self.replicas[q]] = part
+                share = received[q, : self.replicas[q], i]
+                target[begin : begin + self.replicas[q]] = share
 
     def _scattered(self, x: Any) -> Array:
         """Return the root's arrays, one for each replica along the leading axis."""
@@ -182,7 +183,7 @@ class Exchanges(Membership):
         if block.ndim < 1 or len(block) != self.num_replicas:
             raise ValueError(
                 f"The array to scatter has shape {block.shape}, but needs a leading "
-                f"axis of {self.num_replicas}: a part for each replica."
+                f"axis of {self.num_replicas}: a share for each replica."
             )
         return block
 

@@ -134,9 +134,9 @@ class Membership(_core.Reducer):
         """Return a new array that lives in the arena.
 
         An all_reduce of such arrays on all members copies nothing in or out: each
-        member adds up its part of all members' arrays in place. On machines that do not
-        allow this kind of shared memory, and once the group has ended, it returns an
-        ordinary array.
+        member adds up its share of all members' arrays in place. On machines that do
+        not allow this kind of shared memory, and once the group has ended, it returns
+        an ordinary array.
         """
         kind = np.dtype(dtype)
         if kind.hasobject:

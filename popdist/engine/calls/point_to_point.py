@@ -12,7 +12,7 @@ from popdist.engine.spec.dtypes import code_of
 
 
 class PointToPoint(Membership):
-    """The part of a group in which two members write to each other."""
+    """The calls of a group between two members."""
 
     @collective(NUMPY, named=False)
     def send(self, x: Any, dest: int) -> Action:

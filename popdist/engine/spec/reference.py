@@ -64,16 +64,16 @@ def tree(rows: Sequence[Array] | Array, op: str) -> Array:
 
 
 @np.errstate(all="ignore")
-def ring(rows: Sequence[Array] | Array, op: str, segment: int) -> Array:
-    """Combine one row for each member as a ring does, in rounds of N segments.
+def ring(rows: Sequence[Array] | Array, op: str, share: int) -> Array:
+    """Combine one row for each member as a ring does, in rounds of N shares.
 
     Share k starts at member k and goes round. Each member combines its own elements, as
     the left operand, with the share that it receives.
     """
     size, length = len(rows), len(rows[0])
     total = np.empty_like(rows[0])
-    for begin in range(0, length, size * segment):
-        end = min(begin + size * segment, length)
+    for begin in range(0, length, size * share):
+        end = min(begin + size * share, length)
         for k in range(size):
             span = _share(begin, end, size, k)
             partial = rows[k][span]
@@ -95,9 +95,13 @@ def all_reduce(
     op: str = "sum",
     *,
     algorithm: str = "direct",
-    segment: int | None = None,
+    share: int | None = None,
 ) -> Array:
-    """Return the row that every replica gets. Only the ring has segments."""
+    """Return the row that every replica gets.
+
+    Args:
+        share: The most elements of a share, for the ring only.
+    """
     dtype = inputs[0].dtype
     reduction_code_of(op, code_of(dtype))
     members = [_widened(rows, dtype) for rows in inputs]
@@ -109,10 +113,10 @@ def all_reduce(
     if algorithm != "ring":
         # One order for all of them, whatever the split into members.
         total = tree(rows, op)
-    elif segment is None or segment < 1:
-        raise ValueError(f"The ring's segment is {segment}, but must be 1 or more.")
+    elif share is None or share < 1:
+        raise ValueError(f"The ring's share is {share}, but must be 1 or more.")
     else:
-        total = ring([tree(own, op) for own in members], op, segment)
+        total = ring([tree(own, op) for own in members], op, share)
     if op == "mean":
         total = _divided(total, len(rows))
     return _narrowed(total, dtype)
@@ -157,12 +161,12 @@ def _narrowed(total: Array, dtype: DType) -> Array:
 
 
 def reduce_scatter(inputs: Sequence[Array], op: str = "sum") -> list[Array]:
-    """Return for each member its replicas' blocks of the reduced row, (L, n/R).
+    """Return for each member its replicas' shares of the reduced row, (L, n/R).
 
-    In the tree's order only, so that it equals a part of the all_reduce's result.
+    In the tree's order only, so that it equals a share of the all_reduce's result.
     """
-    blocks = _blocks(all_reduce(inputs, op), _count(inputs))
-    return _dealt(blocks, inputs)
+    shares = _shares(all_reduce(inputs, op), _count(inputs))
+    return _dealt(shares, inputs)
 
 
 def all_gather(inputs: Sequence[Sequence[Array] | Array]) -> Array:
@@ -182,18 +186,18 @@ def broadcast(inputs: Sequence[Array], root: int) -> Array:
 
 
 def scatter(inputs: Sequence[Array], root: int) -> list[Array]:
-    """Return for each member its replicas' blocks of the root's row, (L, n/R)."""
-    return _dealt(_blocks(broadcast(inputs, root), _count(inputs)), inputs)
+    """Return for each member its replicas' shares of the root's row, (L, n/R)."""
+    return _dealt(_shares(broadcast(inputs, root), _count(inputs)), inputs)
 
 
 def all_to_all(inputs: Sequence[Array]) -> list[Array]:
     """Return for each member its replicas' rows, (L, n).
 
-    Block s of replica r's row is what was block r of replica s's.
+    Share s of replica r's row is what was share r of replica s's.
     """
     count = _count(inputs)
-    blocks = np.stack([_blocks(row, count) for row in np.concatenate(inputs)])
-    received = blocks.swapaxes(0, 1).reshape(count, -1)
+    shares = np.stack([_shares(row, count) for row in np.concatenate(inputs)])
+    received = shares.swapaxes(0, 1).reshape(count, -1)
     return _dealt(received, inputs)
 
 
@@ -201,10 +205,10 @@ def _count(inputs: Sequence[Array]) -> int:
     return sum(len(rows) for rows in inputs)
 
 
-def _blocks(row: Array, count: int) -> Array:
+def _shares(row: Array, count: int) -> Array:
     if len(row) % count:
         raise ValueError(
-            f"A row of {len(row)} elements cannot be cut into {count} equal blocks, "
+            f"A row of {len(row)} elements cannot be cut into {count} equal shares, "
             f"one for each replica. Make its length a multiple of {count}."
         )
     return row.reshape(count, -1)

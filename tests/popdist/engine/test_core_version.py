@@ -10,12 +10,12 @@ from popdist.engine import _core
 from popdist.engine.call_table import EngineCall
 
 # The version of the core, the fields of a call in their order, and all methods.
-VERSION = 10
+VERSION = 11
 CALL_FIELDS = "operation arrays dtype reduction algorithm root name prelude_to lengths"
 METHODS = {
     "Comm": "blocks close connect_hosts deferred_seconds doing end ending in_call "
     "larger_call last make_deferred missing note_death queue recent record_to "
-    "ring_segment run runs set_heap set_timeout set_trace waits watch",
+    "ring_share run runs set_heap set_timeout set_trace waits watch",
     "Failure": "",
     "Mapping": "",
     "Recorder": "close",

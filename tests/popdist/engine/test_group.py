@@ -22,16 +22,16 @@ ALGORITHMS = ["oneshot", "direct", "ring"]
 ROWS = [(1, 1), (2, 2), (3, 3, 3), (1, 2), (3, 1, 2), (2, 3, 1, 3, 1), (1, 1, 3)]
 
 
-def segment_of(group: Group, dtype: Any) -> int:
-    return group.transport.member.comm.ring_segment(code_of(np.dtype(dtype)))
+def share_of(group: Group, dtype: Any) -> int:
+    return group.transport.member.comm.ring_share(code_of(np.dtype(dtype)))
 
 
 def expected(
-    inputs: list[Array], op: str = "sum", algorithm: str = "direct", segment: int = 1
+    inputs: list[Array], op: str = "sum", algorithm: str = "direct", share: int = 1
 ) -> Array:
     """Return the row of all replicas, from inputs of any shape (L, ...)."""
     flat = [rows.reshape(len(rows), -1) for rows in inputs]
-    row = reference.all_reduce(flat, op, algorithm=algorithm, segment=segment)
+    row = reference.all_reduce(flat, op, algorithm=algorithm, share=share)
     return row.reshape(inputs[0].shape[1:])
 
 
@@ -59,7 +59,7 @@ def test_every_algorithm_at_every_size_gives_the_references_bits(size: int) -> N
                 length,
                 dtype,
                 how,
-                segment_of(group, dtype),
+                share_of(group, dtype),
                 group.all_reduce(x[me.rank][0], algorithm=how),
             )
             for (length, dtype), x in inputs.items()
@@ -74,8 +74,8 @@ def test_every_algorithm_at_every_size_gives_the_references_bits(size: int) -> N
 
     first, *others = results(size, member)
 
-    for length, dtype, how, segment, found in first:
-        row = expected(inputs[length, dtype], "sum", how, segment)
+    for length, dtype, how, share, found in first:
+        row = expected(inputs[length, dtype], "sum", how, share)
         assert same(found, row), (length, dtype, how)
     for other in others:
         for entry, (*_, found) in zip(other, first, strict=True):
@@ -100,7 +100,7 @@ def test_every_dtype_is_reduced_by_every_operation_to_the_references_bits(
             (
                 op,
                 how,
-                segment_of(group, dtype),
+                share_of(group, dtype),
                 group.all_reduce(inputs[me.rank], op, algorithm=how),
             )
             for op in ops
@@ -108,8 +108,8 @@ def test_every_dtype_is_reduced_by_every_operation_to_the_references_bits(
         ]
 
     for rank, told in enumerate(results(3, member)):
-        for op, how, segment, found in told:
-            row = expected(inputs, op, how, segment)
+        for op, how, share, found in told:
+            row = expected(inputs, op, how, share)
             assert same(found, np.stack([row] * rows[rank])), (op, how)
 
 
@@ -130,7 +130,7 @@ def test_every_replica_has_a_row_of_its_own(rows: tuple[int, ...]) -> None:
             (
                 n,
                 how,
-                segment_of(group, "float32"),
+                share_of(group, "float32"),
                 group.all_reduce(x[me.rank], algorithm=how),
             )
             for n, x in inputs.items()
@@ -138,8 +138,8 @@ def test_every_replica_has_a_row_of_its_own(rows: tuple[int, ...]) -> None:
         ]
 
     for rank, told in enumerate(results(size, member)):
-        for n, how, segment, found in told:
-            row = expected(inputs[n], "sum", how, segment)
+        for n, how, share, found in told:
+            row = expected(inputs[n], "sum", how, share)
             assert same(found, np.stack([row] * rows[rank])), (n, how)
 
 
@@ -379,10 +379,10 @@ def test_the_result_may_take_the_place_of_the_input(how: str, length: int) -> No
         rows = list(inputs[me.rank].copy())
         assert group.all_reduce(x, out=x, algorithm=how) is x
         assert group.all_reduce(rows, out=rows, algorithm=how) is rows
-        return segment_of(group, "float32"), x, np.stack(rows)
+        return share_of(group, "float32"), x, np.stack(rows)
 
-    for segment, x, rows in results(2, member):
-        row = expected(inputs, "sum", how, segment)
+    for share, x, rows in results(2, member):
+        row = expected(inputs, "sum", how, share)
         assert same(x, np.stack([row] * 2))
         assert same(rows, np.stack([row] * 2))
 
@@ -399,10 +399,10 @@ def test_the_result_may_overlap_the_input(how: str, shift: int) -> None:
         x, out = memory[1500:][:length], memory[1500 + shift :][:length]
         x[...] = inputs[me.rank]
         group.all_reduce(x, out=out, algorithm=how)
-        return segment_of(group, "float32"), out.copy()
+        return share_of(group, "float32"), out.copy()
 
-    for segment, found in results(2, member):
-        assert same(found, expected([x[None] for x in inputs], "sum", how, segment))
+    for share, found in results(2, member):
+        assert same(found, expected([x[None] for x in inputs], "sum", how, share))
 
 
 def test_rows_of_the_result_may_overlap_rows_of_the_input() -> None:
@@ -461,7 +461,7 @@ def three_members() -> Iterator[Pool]:
 
 
 def reduce_as_told(group: Group, x: Array, told: dict[str, Any]) -> Any:
-    """Reduce x as one member of the pool; return its rows and the ring's segment."""
+    """Reduce x as one member of the pool; return its rows and the ring's share."""
     x = strange(told["kind"], x)
     if told["arena"]:
         held = group.empty(x.shape, x.dtype)
@@ -478,7 +478,7 @@ def reduce_as_told(group: Group, x: Array, told: dict[str, Any]) -> Any:
     else:
         y = group.all_reduce(x, told["op"], out=out, **how)
     y = y.wait() if told["async"] else y
-    return segment_of(group, x.dtype), np.stack(list(y))
+    return share_of(group, x.dtype), np.stack(list(y))
 
 
 FLAGS = ("arena", "in place", "list", "async")
@@ -518,8 +518,8 @@ def test_any_array_of_any_member_is_reduced_to_the_references_bits(
 
     found = three_members.call(reduce_as_told, members)
 
-    for rank, (segment, rows) in enumerate(found):
-        row = expected(inputs, op, algorithm.replace("auto", "direct"), segment)
+    for rank, (share, rows) in enumerate(found):
+        row = expected(inputs, op, algorithm.replace("auto", "direct"), share)
         assert same(rows, np.stack([row] * (rank % 2 + 1)))
 
 

@@ -61,7 +61,7 @@ def test_every_level_hands_rows_to_other_members(
 
     def member(me: Me) -> Any:
         group = me.join(replicas=rows, simd=level)
-        segment = group.transport.member.comm.ring_segment(code_of(dtype))
+        share = group.transport.member.comm.ring_share(code_of(dtype))
         found = {}
         # A new group tries the other way to store from its 16th block to its 24th: in
         # turn, so that each algorithm comes by then, with one block a call or more.
@@ -70,13 +70,13 @@ def test_every_level_hands_rows_to_other_members(
                 for how in ("oneshot", "direct", "ring"):
                     y = group.all_reduce(x[me.rank], algorithm=how)
                     found[n, how, y.tobytes()] = y
-        return segment, found
+        return share, found
 
-    for rank, (segment, found) in enumerate(results(2, member)):
+    for rank, (share, found) in enumerate(results(2, member)):
         # The same bits in every call, whichever way they went.
         assert len(found) == 2 * 3
         for (n, how, _), y in found.items():
-            row = reference.all_reduce(inputs[n], algorithm=how, segment=segment)
+            row = reference.all_reduce(inputs[n], algorithm=how, share=share)
             assert same(y, np.stack([row] * rows[rank])), (n, how)
 
 

@@ -112,7 +112,7 @@ static PyObject *comm_in_call(CommObject *self, PyObject *unused)
     return PyBool_FromLong(in_own_call(self));
 }
 
-static PyObject *comm_ring_segment(CommObject *self, PyObject *args)
+static PyObject *comm_ring_share(CommObject *self, PyObject *args)
 {
     int type;
     if (!PyArg_ParseTuple(args, "i", &type))
@@ -325,7 +325,7 @@ static PyMethodDef comm_methods[] = {
     METHOD("waits", comm_waits, METH_NOARGS),
     METHOD("blocks", comm_blocks, METH_VARARGS),
     METHOD("doing", comm_doing, METH_NOARGS),
-    METHOD("ring_segment", comm_ring_segment, METH_VARARGS),
+    METHOD("ring_share", comm_ring_share, METH_VARARGS),
     METHOD("close", comm_shut, METH_NOARGS),
     {NULL, NULL, 0, NULL},
 };

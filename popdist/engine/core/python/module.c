@@ -5,7 +5,7 @@
 
 /* Equal to CORE_VERSION in popdist/engine/__init__.py: both go up when Python's side
  * needs another core. */
-#define CORE_VERSION 10
+#define CORE_VERSION 11
 
 PyObject *failure;
 
@@ -96,8 +96,7 @@ static bool settings_from(PyObject *sizes, settings *s)
     return true;
 }
 
-/* The bytes of an arena, and the begin and the end of its part for send and receive
- * only. */
+/* The bytes of an arena, and where its slots for send and receive begin and end. */
 static PyObject *arena_sizes(PyObject *module, PyObject *args)
 {
     settings s;

@@ -92,7 +92,7 @@ def test_the_tree_is_what_a_binary_counter_makes(count: int) -> None:
 
 
 def test_each_share_of_the_ring_begins_at_its_own_member() -> None:
-    total = reference.ring(terms(3, length=48), "sum", segment=16)
+    total = reference.ring(terms(3, length=48), "sum", share=16)
 
     assert [term.text for term in total[[0, 15, 16, 31, 32, 47]]] == [
         *2 * ["(2+(1+0))"],
@@ -103,7 +103,7 @@ def test_each_share_of_the_ring_begins_at_its_own_member() -> None:
 
 def test_the_ring_cuts_every_round_anew() -> None:
     """One full round of 2 x 32, then one of 40: its shares have 32 and 8 elements."""
-    total = reference.ring(terms(2, length=104), "sum", segment=32)
+    total = reference.ring(terms(2, length=104), "sum", share=32)
 
     assert "".join("0" if t.text == "(1+0)" else "1" for t in total) == (
         32 * "0" + 32 * "1" + 32 * "0" + 8 * "1"
@@ -111,7 +111,7 @@ def test_the_ring_cuts_every_round_anew() -> None:
 
 
 def test_the_last_shares_of_a_short_round_are_empty() -> None:
-    total = reference.ring(terms(4, length=17), "sum", segment=64)
+    total = reference.ring(terms(4, length=17), "sum", share=64)
 
     assert [term.text for term in total] == [
         *16 * ["(3+(2+(1+0)))"],
@@ -120,7 +120,7 @@ def test_the_last_shares_of_a_short_round_are_empty() -> None:
 
 
 def test_a_ring_of_one_has_nothing_to_add() -> None:
-    assert reference.ring(terms(1, length=3), "sum", segment=16)[2].text == "0"
+    assert reference.ring(terms(1, length=3), "sum", share=16)[2].text == "0"
 
 
 def test_the_order_shows_in_float32() -> None:
@@ -137,7 +137,7 @@ def test_the_ring_shows_in_float32_too() -> None:
     rows = np.array([[1e8], [1], [-1e8]], "float32").repeat(48, axis=1)
     inputs = [row[None] for row in rows]
 
-    ring = all_reduce(inputs, algorithm="ring", segment=16)
+    ring = all_reduce(inputs, algorithm="ring", share=16)
 
     assert ring.tolist() == 16 * [0.0] + 16 * [0.0] + 16 * [1.0]
     assert all_reduce(inputs).tolist() == 48 * [0.0]
@@ -147,8 +147,8 @@ def test_in_the_ring_a_member_adds_up_its_own_rows_first() -> None:
     rows = np.array([[1], [1e8], [-1e8], [1]], "float32")
 
     # (-1e8 + 1) + (1 + 1e8), and 1 + (-1e8 + (1e8 + 1)).
-    two_by_two = all_reduce(split(rows, {2}), algorithm="ring", segment=16)
-    four_by_one = all_reduce(split(rows, {1, 2, 3}), algorithm="ring", segment=16)
+    two_by_two = all_reduce(split(rows, {2}), algorithm="ring", share=16)
+    four_by_one = all_reduce(split(rows, {1, 2, 3}), algorithm="ring", share=16)
 
     assert (two_by_two.tolist(), four_by_one.tolist()) == ([0.0], [1.0])
 
@@ -167,8 +167,8 @@ def test_float16_is_rounded_only_at_the_end(algorithm: str) -> None:
     inputs = column(2048, 1, 1, dtype="float16")
     beyond = column(60000, 60000, -60000, dtype="float16")
 
-    assert all_reduce(inputs, algorithm=algorithm, segment=16).tolist() == [2050.0]
-    assert all_reduce(beyond, algorithm=algorithm, segment=16).tolist() == [60000.0]
+    assert all_reduce(inputs, algorithm=algorithm, share=16).tolist() == [2050.0]
+    assert all_reduce(beyond, algorithm=algorithm, share=16).tolist() == [60000.0]
 
 
 def test_bfloat16_is_rounded_only_at_the_end() -> None:
@@ -338,7 +338,7 @@ def test_the_order_of_the_ring_does_not_matter_to_the_least_zero() -> None:
 
     # Chunk 0 begins at member 0, so member 1 compares its -0.0 with the 0.0 that came.
     for op, least in (("min", 0x80000000), ("max", 0x00000000)):
-        ring = all_reduce(inputs, op, algorithm="ring", segment=16)
+        ring = all_reduce(inputs, op, algorithm="ring", share=16)
         assert bits(ring) == bits(all_reduce(inputs, op)) == [least]
 
 
@@ -385,7 +385,7 @@ def test_so_does_one_that_arises(
     opposites = column(math.inf, -math.inf, dtype=dtype)
 
     assert bits(all_reduce(opposites)) == [canonical]
-    assert bits(all_reduce(opposites, algorithm="ring", segment=16)) == [canonical]
+    assert bits(all_reduce(opposites, algorithm="ring", share=16)) == [canonical]
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -406,7 +406,7 @@ def test_the_result_shares_no_memory_with_an_input() -> None:
 def test_nothing_reduces_to_nothing(algorithm: str) -> None:
     inputs = 3 * [np.zeros((2, 0), "float16")]
 
-    total = all_reduce(inputs, algorithm=algorithm, segment=16)
+    total = all_reduce(inputs, algorithm=algorithm, share=16)
 
     assert (total.shape, total.dtype) == ((0,), np.dtype("float16"))
 
@@ -420,10 +420,10 @@ def test_an_unknown_algorithm_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("segment", [None, 0])
-def test_a_ring_without_segments_is_refused(segment: int | None) -> None:
-    with pytest.raises(ValueError, match=f"segment is {segment}, but must be 1"):
-        all_reduce(column(1, dtype="int8"), algorithm="ring", segment=segment)
+@pytest.mark.parametrize("share", [None, 0])
+def test_a_ring_without_segments_is_refused(share: int | None) -> None:
+    with pytest.raises(ValueError, match=f"share is {share}, but must be 1"):
+        all_reduce(column(1, dtype="int8"), algorithm="ring", share=share)
 
 
 def test_members_with_different_dtypes_are_refused() -> None:
@@ -459,7 +459,7 @@ def test_sums_of_integers_are_exact_but_for_what_wraps(
     inputs = split(rows, cuts)
 
     assert all_reduce(inputs).tolist() == exact
-    assert all_reduce(inputs, algorithm="ring", segment=1).tolist() == exact
+    assert all_reduce(inputs, algorithm="ring", share=1).tolist() == exact
 
 
 @given(st.data(), st.sampled_from(INTEGERS))
@@ -486,7 +486,7 @@ def test_sums_of_floats_are_near_the_exact_one(
         st_numpy.arrays(dtype, ROWS, elements=st.floats(-1e6, 1e6, width=32))
     )
 
-    total = all_reduce(split(rows, cuts), algorithm=algorithm, segment=1)
+    total = all_reduce(split(rows, cuts), algorithm=algorithm, share=1)
 
     # Each of at most 12 additions is off by half a unit in the last place.
     allowed = 12 * np.finfo(dtype).eps * np.abs(rows.astype(float)).sum(axis=0)
@@ -496,7 +496,7 @@ def test_sums_of_floats_are_near_the_exact_one(
 
 @given(st.data(), OPERATIONS, st.sets(st.integers(1, 12)), st.integers(1, 40))
 def test_the_ring_equals_the_tree_where_the_order_does_not_matter(
-    data: st.DataObject, op: str, cuts: set[int], segment: int
+    data: st.DataObject, op: str, cuts: set[int], share: int
 ) -> None:
     rows = data.draw(
         st_numpy.arrays("int16", st.tuples(st.integers(1, 9), st.just(99)))
@@ -505,7 +505,7 @@ def test_the_ring_equals_the_tree_where_the_order_does_not_matter(
     inputs = split(rows, cuts)
 
     assert (
-        all_reduce(inputs, op, algorithm="ring", segment=segment).tolist()
+        all_reduce(inputs, op, algorithm="ring", share=share).tolist()
         == all_reduce(inputs, op).tolist()
     )
 
@@ -520,7 +520,7 @@ def test_no_warning_of_numpy_escapes(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         all_reduce([rows], op)
-        all_reduce([rows, rows], op, algorithm="ring", segment=1)
+        all_reduce([rows, rows], op, algorithm="ring", share=1)
 
     assert caught == []
 
