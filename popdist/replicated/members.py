@@ -23,9 +23,17 @@ class Members:
     instances: Group | None = None
     # One row for each node of the tree, or for each local replica.
     rows: Group | None = None
+    # The class of the error if instances do not fit together.
+    mismatch: type[Exception] = MismatchError
 
     @classmethod
-    def meet(cls, purpose: str, replicas: int, alike: Mapping[str, int]) -> Self:
+    def meet(
+        cls,
+        purpose: str,
+        replicas: int,
+        alike: Mapping[str, int],
+        mismatch: type[Exception] = MismatchError,
+    ) -> Self:
         """Meet the others: all instances of the job, which must call this too.
 
         Args:
@@ -33,16 +41,17 @@ class Members:
             replicas: The number of local replicas.
             alike: Settings that must be the same on all instances, by their names in an
                 error.
+            mismatch: The class of the error if instances do not fit together.
 
         Raises:
-            MismatchError: Instances have other settings than this one.
+            mismatch: Instances have other settings than this one.
         """
         group = STATE.group(purpose, STATE.job.members)
         settings = group.all_gather(np.array([replicas, *alike.values()], np.int64))
         counts, *columns = np.array(settings).T.tolist()
         for name, values in zip(alike, columns, strict=True):
             if len(set(values)) > 1:
-                raise MismatchError(
+                raise mismatch(
                     f"{name} must be the same on all instances, but is {values}, from "
                     f"instance 0 to {group.size - 1}."
                 )
@@ -51,6 +60,7 @@ class Members:
             replicas=sum(counts),
             instances=group,
             rows=group if is_one_node(counts) else group.view(counts),
+            mismatch=mismatch,
         )
 
     @property

@@ -26,7 +26,16 @@ class ReplicatedSettings:
     @property
     def micro_batches(self) -> int:
         """How many micro-batches the inputs of one call hold."""
-        return self.device_iterations * self.gradient_accumulation * self.input_groups
+        return self.batches_per_replica * self.input_groups
+
+    @property
+    def batches_per_replica(self) -> int:
+        """How many micro-batches each local replica runs in one call."""
+        return self.device_iterations * self.gradient_accumulation
+
+    def batch_number(self, iteration: int, step: int) -> int:
+        """Return the number of a micro-batch among those of its replica in a call."""
+        return iteration * self.gradient_accumulation + step
 
     def input_group(self, replica: int) -> int:
         """Return which of the micro-batches run at once a local replica gets."""
@@ -42,5 +51,5 @@ class ReplicatedSettings:
             step: The step of the gradient accumulation in it.
             replica: The local replica.
         """
-        index = iteration * self.gradient_accumulation + step
-        return index * self.input_groups + self.input_group(replica)
+        number = self.batch_number(iteration, step)
+        return number * self.input_groups + self.input_group(replica)

@@ -1,14 +1,14 @@
-"""The anchors of one call: what of which micro-batch goes to which of their places."""
+"""The arrays that anchors of one call are written to."""
 
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 
+from popdist.replicated.returned import ReturnedBatches, ReturnMode
 from popdist.replicated.settings import ReplicatedSettings
 
-from ..data_flow import DataFlow
-from ..enums import AnchorReturnTypeId
+from ..data_flow import AnchorReturnType, DataFlow
 from ..step_io import Array, StepIO
 from ..tensor_info import TensorInfo
 
@@ -23,11 +23,10 @@ def anchor_arrays(
     """
     arrays = {}
     for name in flow.anchors():
-        kind, info = flow.art(name), infos[name]
-        dims = [settings.replicas]
-        if kind.id() in (AnchorReturnTypeId.All, AnchorReturnTypeId.EveryN):
-            every = kind.rp() if kind.id() == AnchorReturnTypeId.EveryN else 1
-            batches = settings.device_iterations // every
+        info, dims = infos[name], [settings.replicas]
+        returned = returned_batches(flow.art(name), settings)
+        if returned.mode in (ReturnMode.All, ReturnMode.EveryN):
+            batches = settings.device_iterations // returned.period
             dims = [batches, settings.gradient_accumulation, *dims]
         shape = [*(size for size in dims if size != 1), *info.shape()]
         arrays[name] = np.zeros(shape, info.element_type.numpy)
@@ -35,15 +34,15 @@ def anchor_arrays(
 
 
 class AnchorWriter:
-    """Hands out the anchors of one call, in the order of its micro-batches."""
+    """Writes the anchors of one call, in the order of its micro-batches."""
 
     def __init__(
         self, flow: DataFlow, settings: ReplicatedSettings, io: StepIO
     ) -> None:
-        self._flow, self._settings, self._io = flow, settings, io
-        self._micro_batches = (
-            settings.device_iterations * settings.gradient_accumulation
-        )
+        self._settings, self._io = settings, io
+        self._returned = {
+            name: returned_batches(flow.art(name), settings) for name in flow.anchors()
+        }
         self._sums: dict[tuple[str, int], torch.Tensor] = {}
 
     def add(
@@ -52,27 +51,27 @@ class AnchorWriter:
         """Take the anchors of a micro-batch of a local replica.
 
         Args:
-            number: Which of the replica's micro-batches in this call.
+            number: The number of the micro-batch among those of its replica.
             replica: The local replica.
             values: The anchors by their names.
         """
-        last = number == self._micro_batches - 1
-        for name in self._flow.anchors():
-            kind, value = self._flow.art(name), values[name]
-            if kind.id() == AnchorReturnTypeId.All:
-                self._write(name, value, number, replica)
-            elif kind.id() == AnchorReturnTypeId.EveryN:
-                if (number + 1) % kind.rp() == 0:
-                    self._write(name, value, number // kind.rp(), replica)
-            elif kind.id() == AnchorReturnTypeId.Final:
-                if last:
-                    self._write(name, value, 0, replica)
-            else:
+        for name, returned in self._returned.items():
+            value, place = values[name], returned.place(number)
+            if returned.mode is ReturnMode.Sum:
                 total = self._sums.get((name, replica))
-                total = value.clone() if total is None else total + value
-                self._sums[name, replica] = total
-                if last:
-                    self._write(name, total, 0, replica)
+                value = value.clone() if total is None else total + value
+                self._sums[name, replica] = value
+                if number + 1 < returned.total:
+                    continue
+            if place is not None:
+                index = place * self._settings.replicas + replica
+                self._io.write(name, value.detach(), index)
 
-    def _write(self, name: str, value: torch.Tensor, place: int, replica: int) -> None:
-        self._io.write(name, value.detach(), place * self._settings.replicas + replica)
+
+def returned_batches(
+    kind: AnchorReturnType, settings: ReplicatedSettings
+) -> ReturnedBatches:
+    """Return the micro-batches of which a call returns an anchor."""
+    mode = ReturnMode[kind.id().name]
+    period = kind.rp() if mode is ReturnMode.EveryN else 1
+    return ReturnedBatches(mode, period, settings.batches_per_replica)

@@ -1,12 +1,17 @@
 """Runs a graph on all local replicas, one after another."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 
-from popdist.replicated.seeds import seed_of
+from popdist.replicated.buffers import ReplicaBuffers
+from popdist.replicated.run import run_replicas
 from popdist.replicated.settings import ReplicatedSettings
+from popdist.torch.replicated.random_numbers import (
+    host_random_state_kept,
+    torch_streams,
+)
 
 from ..data_flow import DataFlow
 from ..errors import popart_exception, popart_runtime_error
@@ -16,6 +21,9 @@ from ..step_io import StepIO
 from ..tensor_names import GRADIENT
 from .anchors import AnchorWriter
 from .training import Training
+
+# A step of the gradient accumulation, and a local replica.
+Place = tuple[int, int]
 
 
 def statistics_of(nodes: Iterable[Node]) -> dict[str, str]:
@@ -52,10 +60,16 @@ class Replicas:
         self._nodes = graph.nodes_for(wanted, self._gradients)
         read = {name for node in self._nodes for name in node.inputs} | set(plain)
         self.inputs = {n: info for n, info in graph.inputs.items() if n in read}
-        # The weights on the device, and the statistics of the replicas after the first.
+        # The weights on the device, with the running statistics of replica 0.
         self.weights: Values = {}
-        self._others: list[Values] = []
-        self.seed, self.iterations, self.first_replica = 0, 0, 0
+        self._buffers = ReplicaBuffers(
+            [(self.weights, name) for name in self._statistics],
+            settings.replicas,
+            torch.clone,
+        )
+        self.streams = torch_streams(0)
+        # The gradients and the optimizer of a call that trains.
+        self._training: Training | None = None
 
     def is_trained(self, name: str) -> bool:
         """Return whether a tensor is a weight that training updates."""
@@ -69,76 +83,22 @@ class Replicas:
                     self.weights[name].copy_(value)
                 else:
                     self.weights[name] = value.clone()
-        for name in self._statistics:
-            self.weights[name] = self.weights[name].clone()
-        first = {name: self.weights[name] for name in self._statistics}
-        self._others = [dict(first) for _ in range(1, self._settings.replicas)]
+        self._buffers.reset()
 
     def run(self, io: StepIO, training: Training | None) -> None:
         """Run all micro-batches of one call."""
         settings = self._settings
         count = settings.micro_batches
         io.begin({name: (info, count) for name, info in self.inputs.items()})
-        writer = AnchorWriter(self._flow, settings, io)
-        with _own_random_state(), torch.set_grad_enabled(training is not None):
-            for iteration in range(settings.device_iterations):
-                self._run_iteration(iteration, io, writer, training)
-                self.iterations += 1
+        call = _Call(self, settings, io, AnchorWriter(self._flow, settings, io))
+        self._training = training
+        gradients = None if training is None else training.gradients
+        with host_random_state_kept(), torch.set_grad_enabled(training is not None):
+            run_replicas(settings, self._buffers, self.streams, call, gradients)
 
-    def _run_iteration(
-        self,
-        iteration: int,
-        io: StepIO,
-        writer: AnchorWriter,
-        training: Training | None,
-    ) -> None:
-        settings = self._settings
-        steps, replicas = settings.gradient_accumulation, settings.replicas
-        places = [
-            (step, replica) for step in range(steps) for replica in range(replicas)
-        ]
-        inputs = {
-            (step, replica): {
-                name: io.read(
-                    name, info, settings.micro_batch_index(iteration, step, replica)
-                )
-                for name, info in self.inputs.items()
-            }
-            for step, replica in places
-        }
-        if training is not None:
-            training.gradients.begin()
-        anchors: dict[tuple[int, int], Values] = {}
-        for replica in range(replicas):
-            self._seed_replica(replica)
-            for step in range(steps):
-                anchors[step, replica] = self._run_micro_batch(
-                    inputs[step, replica], replica, training
-                )
-            if training is not None:
-                training.gradients.after_replica(replica)
-        if training is not None:
-            training.update_weights()
-        for step, replica in places:
-            values = anchors[step, replica]
-            if step == steps - 1:
-                # Those of weights are what the update has left.
-                values.update(
-                    {
-                        name: self.weights[name]
-                        for name in values
-                        if self.is_trained(name)
-                    }
-                )
-            writer.add(iteration * steps + step, replica, values)
-
-    def _run_micro_batch(
-        self, inputs: Values, replica: int, training: Training | None
-    ) -> Values:
-        """Run forward and, when training, backward; return what anchors hold."""
+    def run_micro_batch(self, inputs: Values) -> Values:
+        """Run forward and, when training, backward; return the anchors."""
         values = {**self._graph.constants, **self.weights, **inputs}
-        if replica:
-            values.update(self._others[replica - 1])
         gradients: Values = {}
         for name in self._gradients:
             if name in inputs or name in self.weights:
@@ -150,9 +110,11 @@ class Replicas:
             values.update(outputs)
             for name in outputs.keys() & set(self._gradients):
                 self._watch(name, values, gradients)
-        if training is not None and self._loss is not None:
-            training.backward(values[self._loss])
-            self._keep_statistics(values, replica)
+        if self._training is not None and self._loss is not None:
+            self._training.backward(values[self._loss])
+            new = {n: values[output].detach() for n, output in self._statistics.items()}
+            values.update(new)
+            self.weights.update(new)
         return {
             name: self._anchor(name, values, gradients) for name in self._flow.anchors()
         }
@@ -182,17 +144,46 @@ class Replicas:
         # Updates change weights in place.
         return value.clone() if name in self.weights else value
 
-    def _keep_statistics(self, values: Values, replica: int) -> None:
-        new = {n: values[output].detach() for n, output in self._statistics.items()}
-        values.update(new)
-        if replica:
-            self._others[replica - 1].update(new)
-        else:
-            self.weights.update(new)
 
-    def _seed_replica(self, replica: int) -> None:
-        number = self.first_replica + replica
-        torch.default_generator.manual_seed(seed_of(self.seed, number, self.iterations))
+@dataclass(slots=True)
+class _Call:
+    """One call of a session, as popdist.replicated.run runs it."""
+
+    replicas: Replicas
+    settings: ReplicatedSettings
+    io: StepIO
+    writer: AnchorWriter
+    # Of a device iteration, by step and local replica.
+    inputs: dict[Place, Values] = field(default_factory=dict)
+    anchors: dict[Place, Values] = field(default_factory=dict)
+
+    def begin_iteration(self, iteration: int) -> None:
+        self.inputs = {
+            (step, replica): {
+                name: self.io.read(
+                    name,
+                    info,
+                    self.settings.micro_batch_index(iteration, step, replica),
+                )
+                for name, info in self.replicas.inputs.items()
+            }
+            for step in range(self.settings.gradient_accumulation)
+            for replica in range(self.settings.replicas)
+        }
+
+    def run_micro_batch(self, iteration: int, step: int, replica: int) -> None:
+        inputs = self.inputs[step, replica]
+        self.anchors[step, replica] = self.replicas.run_micro_batch(inputs)
+
+    def end_iteration(self, iteration: int) -> None:
+        for step, replica in self.inputs:
+            values = self.anchors[step, replica]
+            if step == self.settings.gradient_accumulation - 1:
+                # An anchored weight is the updated one.
+                updated = [name for name in values if self.replicas.is_trained(name)]
+                values.update({name: self.replicas.weights[name] for name in updated})
+            number = self.settings.batch_number(iteration, step)
+            self.writer.add(number, replica, values)
 
 
 def _check_floats(node: Node, outputs: Values) -> None:
@@ -203,13 +194,3 @@ def _check_floats(node: Node, outputs: Values) -> None:
                 f"{name}. Set SessionOptions.enableFloatingPointChecks to False to go "
                 "on with it."
             )
-
-
-@contextmanager
-def _own_random_state() -> Iterator[None]:
-    """Leave torch's generator as it was: graphs do not draw from the host's."""
-    state = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)

@@ -171,7 +171,7 @@ class _Session:
 
     def setRandomSeed(self, seedValue: int) -> None:
         """Set the seed of the random numbers of all replicas."""
-        self._replicas.seed, self._replicas.iterations = int(seedValue), 0
+        self._replicas.streams.numbers = [int(seedValue), 0]
 
     def weightsFromHost(self) -> None:
         """Copy the weights from the host to the device."""
@@ -437,9 +437,9 @@ class TrainingSession(_Session):
             weight.requires_grad_()
         members = meet(self._options, self._settings)
         self._training: Training = Training(
-            self._settings, members, trained, copy.deepcopy(optimizer), {}
+            self._settings, members, trained, copy.deepcopy(optimizer)
         )
-        self._replicas.first_replica = members.first_replica
+        self._replicas.streams.first_replica = members.first_replica
         self._is_averaged = False
 
     def _check_loss(self, loss: str) -> None:
@@ -477,5 +477,5 @@ class TrainingSession(_Session):
         """Average gradients over all instances of the job, which must call this too."""
         self._is_averaged = True
         members = join(self._settings)
-        self._training.exchange_with(members, averaged=True)
-        self._replicas.first_replica = members.first_replica
+        self._training.train_with(members, averaged=True)
+        self._replicas.streams.first_replica = members.first_replica

@@ -7,11 +7,10 @@ from textwrap import shorten
 
 import torch
 
-from popdist.errors import MismatchError
 from popdist.replicated.members import Members
 from popdist.replicated.settings import ReplicatedSettings
-from popdist.torch.replicated.exchange import GradientExchange
-from popdist.torch.replicated.gradients import GradientSum
+from popdist.torch.replicated.gradients import Row
+from popdist.torch.replicated.training import ReplicatedTraining
 
 from ..errors import popart_exception
 from ..optimizers import Optimizer, State, clipped
@@ -57,10 +56,7 @@ def join(settings: ReplicatedSettings) -> Members:
         "SessionOptions.accumulationFactor": settings.gradient_accumulation,
         "SessionOptions.accumulationAndReplicationReductionType": settings.mean,
     }
-    try:
-        return Members.meet(PURPOSE, settings.replicas, alike)
-    except MismatchError as error:
-        raise popart_exception(str(error)) from error
+    return Members.meet(PURPOSE, settings.replicas, alike, popart_exception)
 
 
 def check_weights(members: Members, weights: Mapping[str, torch.Tensor]) -> None:
@@ -81,7 +77,7 @@ def check_weights(members: Members, weights: Mapping[str, torch.Tensor]) -> None
 
 
 class Training:
-    """The gradients of some weights, and their updates."""
+    """The optimizer of some weights, and the sums of their gradients."""
 
     def __init__(
         self,
@@ -89,7 +85,6 @@ class Training:
         members: Members,
         weights: Mapping[str, torch.Tensor],
         optimizer: Optimizer,
-        state: State,
     ) -> None:
         """Prepare to train.
 
@@ -98,14 +93,15 @@ class Training:
             members: The instances that train the same model.
             weights: The weights by their names, which autograd knows as leaves.
             optimizer: How they are updated.
-            state: The optimizer's tensors by their names, which updates change.
         """
-        self.optimizer, self.state = optimizer, state
+        self.optimizer = optimizer
+        # The optimizer's tensors by their names, which updates change.
+        self.state: State = {}
         self._settings, self._weights = settings, dict(weights)
-        self.exchange_with(members)
+        self.train_with(members)
 
-    def exchange_with(self, members: Members, averaged: bool = False) -> None:
-        """Exchange gradients with these instances from now on.
+    def train_with(self, members: Members, averaged: bool = False) -> None:
+        """Train with these instances from now on.
 
         Args:
             members: The instances.
@@ -116,47 +112,32 @@ class Training:
         """
         settings = self._settings
         check_weights(members, self._weights)
-        self._exchange = GradientExchange(members)
-        self._has_compared = members.instances is None
-        self.first_replica = members.first_replica
-        self.gradients = GradientSum(
+        self._members, self._has_compared = members, members.instances is None
+        self.gradients = ReplicatedTraining(
+            settings,
+            members,
             list(self._weights.values()),
-            members.first_replica,
-            settings.replicas,
-            settings.gradient_accumulation,
-            separate=members.separate_rows,
+            list(self._weights),
+            self._update_weights,
         )
         self._divisor = 1.0
         if settings.mean:
             self._divisor *= settings.gradient_accumulation * settings.replicas
-        instances = members.replicas / settings.replicas
         if settings.mean or averaged:
-            self._divisor *= instances
+            self._divisor *= members.replicas / settings.replicas
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass of a micro-batch."""
-        (loss * self.optimizer.getLossScalingVal()).backward()  # type: ignore[no-untyped-call]
-        if self.gradients.has_short:
-            self.gradients.after_micro_batch()
+        self.gradients.backward(loss, self.optimizer.getLossScalingVal())
 
-    @torch.no_grad()
-    def update_weights(self) -> None:
-        """Reduce the gradients over all replicas of all instances, and update once.
-
-        Raises:
-            popart_exception: A weight has a gradient that it had not in the first step.
-        """
-        names, weights = list(self._weights), list(self._weights.values())
+    def _update_weights(self, total: Row) -> None:
+        """Update the weights by the gradients of all replicas of the job."""
         if not self._has_compared:
             self._compare_values()
-        try:
-            total = self._exchange.reduced(self.gradients, weights, names)
-        except MismatchError as error:
-            raise popart_exception(str(error)) from error
         scale = 1 / (self._divisor * self.optimizer.getLossScalingVal())
         gradients = {
             name: gradient * scale if scale != 1 else gradient
-            for name, gradient in zip(names, total, strict=True)
+            for name, gradient in zip(self._weights, total, strict=True)
             if gradient is not None
         }
         settings = self.optimizer.clip_norm_settings
@@ -177,9 +158,9 @@ class Training:
         for weight in self._weights.values():
             data = weight.detach().contiguous().reshape(-1).view(torch.uint8)
             digest = zlib.crc32(data.numpy().data, digest)
-        digests = self._exchange.members.gather(digest)
+        digests = self._members.gather(digest)
         others = [i for i, other in enumerate(digests) if other != digests[0]]
-        if others and self._exchange.members.first_replica == 0:
+        if others and self._members.first_replica == 0:
             warnings.warn(
                 f"Instances {others} train different weights from instance 0: all "
                 "apply the same gradients, and their weights stay apart. Load the same "

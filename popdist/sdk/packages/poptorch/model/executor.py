@@ -174,7 +174,7 @@ class PoplarExecutor(Measurements):
         self._state.compiled = saved.compiled
         self._state.attach()
         if saved.random_state is not None:
-            self._state.random_state.numbers = saved.random_state
+            self._state.streams.numbers = saved.random_state
 
     def isCompiled(self) -> bool:
         """Return whether the model is compiled."""
@@ -235,7 +235,7 @@ class PoplarExecutor(Measurements):
     ) -> Any:
         """Load weights and buffers into the module, and onto the device."""
         fitted = self._user_model.load_state_dict(state_dict, strict)
-        self._state.buffers.reset()
+        self._state.buffers.of_replicas.reset()
         return fitted
 
     def copyWeightsToHost(self) -> None:
@@ -253,7 +253,7 @@ class PoplarExecutor(Measurements):
             Error: The model is not compiled.
         """
         self._check_compiled()
-        self._state.buffers.reset()
+        self._state.buffers.of_replicas.reset()
 
     def copyNamedBuffersToDevice(self) -> None:
         """Give all local replicas the module's buffers."""
@@ -295,7 +295,7 @@ class PoplarExecutor(Measurements):
             Error: The model is not compiled.
         """
         self._check_compiled()
-        return self._state.random_state.numbers
+        return self._state.streams.numbers
 
     @rng_state.setter
     def rng_state(self, state: list[int]) -> None:
@@ -308,7 +308,7 @@ class PoplarExecutor(Measurements):
                 f"rng_state is {state!r}, but must be a list of two whole numbers, as "
                 "the rng_state of a model is."
             )
-        self._state.random_state.numbers = state
+        self._state.streams.numbers = state
 
     # --- Tensors of the last call.
 

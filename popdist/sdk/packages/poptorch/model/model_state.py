@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from popdist.torch.replicated.random_numbers import torch_streams
+from popdist.torch.replicated.training import broadcast
+
 from .._logging import log_options, logger
 from ..enums import ConnectionType
 from ..optim import Optimizer as ExtendedOptimizer
@@ -17,14 +20,14 @@ from .compile.graph_search import warn_of_int64
 from .compile.progress_bar import compilation_bar
 from .forward.constant_attributes import ConstantAttributes
 from .forward.micro_batches import Inputs
-from .forward.replica_state import RandomState, ReplicaBuffers
+from .forward.module_buffers import ModuleBuffers
 from .forward.signature import ForwardArguments
 from .forward.training_flags import TrainingFlags
 from .replicated_model import ReplicatedModel, Training
 from .run_settings import RunSettings
 from .update.anchors import Anchors
-from .update.exchange import Exchange
 from .update.freed_memory import keep_freed_memory
+from .update.instances import meet
 from .update.optimizer_checks import ExpectedAttributes, check_supported
 from .update.weight_update import WeightUpdate
 
@@ -59,8 +62,8 @@ class ModelState:
         self.loaded: ReplicatedModel | None = None
         self.attached = False
         self.flags = TrainingFlags()
-        self.buffers = ReplicaBuffers(self._module, self._settings.replicas)
-        self.random_state = RandomState(self._settings.random_seed)
+        self.buffers = ModuleBuffers(self._module, self._settings.replicas)
+        self.streams = torch_streams(self._settings.random_seed)
         # Those of the optimizer when the model was loaded.
         self._expected: ExpectedAttributes | None = None
         # What the last call has kept of the tensors that options anchor.
@@ -109,7 +112,7 @@ class ModelState:
                 settings=self._settings,
                 buffers=self.buffers,
                 attributes=attributes,
-                random_state=RandomState(self._settings.random_seed),
+                streams=torch_streams(self._settings.random_seed),
                 progress=progress,
             )
             self.compiled = compilation.cached(Path(str(cached)) if cached else None)
@@ -135,15 +138,15 @@ class ModelState:
         training = None
         if self._settings.training:
             keep_freed_memory()
-            exchange = Exchange(self._settings)
-            self.random_state.first_replica = exchange.members.first_replica
+            members = meet(self._settings)
+            self.streams.first_replica = members.first_replica
             weights = [*self._module.parameters(), *self._module.buffers()]
-            exchange.broadcast([weight.detach() for weight in weights])
-            self.buffers.reset()
+            broadcast(members, [weight.detach() for weight in weights])
+            self.buffers.of_replicas.reset()
             update = WeightUpdate(self._chosen_optimizer(), self._parameter_names())
             self._expect_attributes_of(update.optimizer)
             training = Training(
-                self._settings, exchange, update, self.anchors, compiled.half
+                self._settings, members, update, self.anchors, compiled.half
             )
         if self.attributes is None:
             self.attributes = ConstantAttributes(self._module)
@@ -153,7 +156,7 @@ class ModelState:
             self._settings,
             self.buffers,
             self.attributes,
-            self.random_state,
+            self.streams,
             training,
         )
         return self.loaded

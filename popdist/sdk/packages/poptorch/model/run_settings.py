@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 
 from popdist.popdist_core import getNumIpusPerReplica, isPopdistEnvSet
+from popdist.replicated.returned import ReturnedBatches, ReturnMode
 from popdist.replicated.settings import ReplicatedSettings
 
 from ..annotations import is_pipeline
@@ -64,6 +65,12 @@ class RunSettings(ReplicatedSettings):
     )
     # How many IPUs a replica has; None for any number.
     ipus_per_replica: int | None = None
+
+    @property
+    def returned(self) -> ReturnedBatches:
+        """The micro-batches of which a call returns the outputs."""
+        mode = ReturnMode[self.output_mode.name]
+        return ReturnedBatches(mode, self.output_period, self.batches_per_replica)
 
     @classmethod
     def of(cls, options: Options, training: bool) -> Self:

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from popdist.replicated.seeds import ReplicaStreams
+from popdist.torch.replicated.random_numbers import host_random_state_kept
+
 from ...annotations import count_ipus, count_stages
 from ...errors import Error
 from ...execution import Execution
@@ -17,11 +20,7 @@ from ..forward.constant_attributes import AttributePath, ConstantAttributes
 from ..forward.half_precision import HalfPrecision
 from ..forward.losses import LossSource, TorchLosses, find_loss
 from ..forward.micro_batches import Inputs
-from ..forward.replica_state import (
-    RandomState,
-    ReplicaBuffers,
-    host_random_state_kept,
-)
+from ..forward.module_buffers import ModuleBuffers
 from ..forward.signature import Signature
 from ..run_settings import RunSettings
 from .executable_cache import key_of, read_or_make
@@ -72,9 +71,9 @@ class Compilation:
     module: nn.Module
     inputs: Inputs
     settings: RunSettings
-    buffers: ReplicaBuffers
+    buffers: ModuleBuffers
     attributes: ConstantAttributes
-    random_state: RandomState
+    streams: ReplicaStreams
     progress: Callable[[int], object]
 
     def cached(self, cache: Path | None) -> Compiled:
@@ -128,7 +127,7 @@ class Compilation:
             search,
             nullcontext() if rules is None else casting(execution, rules),
         ):
-            self.random_state.begin(0)
+            self.streams.begin(0)
             with TorchLosses() as recorder:
                 output = self.module(*args, **kwargs)
             self.progress(50)

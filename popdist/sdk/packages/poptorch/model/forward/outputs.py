@@ -5,7 +5,6 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from ...enums import OutputMode
 from ...errors import Error
 from ..run_settings import RunSettings
 
@@ -17,32 +16,28 @@ class Outputs:
     """Collects the outputs of the micro-batches of one call."""
 
     def __init__(self, settings: RunSettings) -> None:
-        self._accumulation = settings.gradient_accumulation
-        self._mode, self._period = settings.output_mode, settings.output_period
+        self._settings, self._returned = settings, settings.returned
         # Any: whatever the model's forward returns besides tensors.
         self._kept: dict[tuple[int, int], list[Any]] = {}
         self._spec: TreeSpec | None = None
-        self._steps = settings.device_iterations * settings.gradient_accumulation
 
     # Any: whatever the model's forward returns.
-    def add(self, device_iteration: int, step: int, replica: int, output: Any) -> None:
+    def add(self, iteration: int, step: int, replica: int, output: Any) -> None:
         """Keep the output of a micro-batch, if the output mode wants it."""
-        index, mode = device_iteration * self._accumulation + step, self._mode
-        if mode is OutputMode.Final and index + 1 < self._steps:
-            return
-        if mode is OutputMode.EveryN and (index + 1) % self._period:
+        place = self._returned.place(self._settings.batch_number(iteration, step))
+        if place is None:
             return
         leaves = [
             leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
             for leaf in self._leaves_of(output)
         ]
-        if mode is OutputMode.Sum and (0, replica) in self._kept:
+        if (place, replica) in self._kept:
+            # The mode is Sum.
             leaves = [
                 old + new if isinstance(new, torch.Tensor) else new
-                for old, new in zip(self._kept[0, replica], leaves, strict=True)
+                for old, new in zip(self._kept[place, replica], leaves, strict=True)
             ]
-        all_kept = mode in (OutputMode.All, OutputMode.EveryN)
-        self._kept[index if all_kept else 0, replica] = leaves
+        self._kept[place, replica] = leaves
 
     # Any: as in add().
     def _leaves_of(self, output: Any) -> list[Any]:
