@@ -1,63 +1,135 @@
-"""AsynchronousDataAccessor: batches that another process loads ahead."""
+"""AsynchronousDataAccessor: batches that workers load ahead.
 
-from collections.abc import Iterator
+Any: data sets may be any iterables, and yield whatever programs return.
+"""
+
+import multiprocessing
+import os
+import random
+import threading
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from multiprocessing.connection import wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Self
 
+import numpy
 import torch
+from torch.utils.data import DataLoader, IterableDataset, _utils
 
 from .._logging import logger
 from ..enums import SharingStrategy
 from ..errors import createPoptorchError, require, require_poptorch
-from . import fetcher
+from .core_sharing import leave_cores_to_workers
 from .grouping import group_count, regroup
-from .loading_process import LoadingProcess
-from .ring_slot import read
+from .helper_processes import end_helpers_at_exit, is_importing_main
+from .shared_memory import can_have_workers, dumps, send_without_dev_shm
+
+METHODS = {
+    SharingStrategy.SharedMemory: "spawn",
+    SharingStrategy.FileSystem: "spawn",
+    SharingStrategy.Fork: "fork",
+    SharingStrategy.ForkServer: "forkserver",
+}
+# What a forkserver imports once for all its forks, if it can.
+PRELOADED = "popdist.sdk.forkserver_preload"
+# The exit code of a worker that imports a program which starts workers meanwhile.
+UNGUARDED = 113
+# What is added to the errors of starting the worker.
+NOT_PICKLABLE = (
+    "The data set is sent to a separate process, so it must be picklable: its class "
+    "must be in a module, and it may have no lambdas. With "
+    "async_options={'sharing_strategy': poptorch.SharingStrategy.Fork} it need not be "
+    "picklable."
+)
 
 
-class _Source:
-    """What the loading process iterates over, once for each pass."""
+class _Passes(IterableDataset[Any]):
+    """A data set in a worker, where each iterator is a pass over it."""
 
-    # Any: a data set may be any iterable.
-    def __init__(self, dataset: Any, size: int | None, drop_last: bool) -> None:
-        self._dataset = dataset
-        self._size = size
-        self._drop_last = drop_last
+    def __init__(
+        self,
+        items: Any,
+        pickled: bytes | None,
+        size: int | None,
+        drop_last: bool,
+        may_continue: Any,
+    ) -> None:
+        self._items, self._pickled = items, pickled
+        self._size, self._drop_last = size, drop_last
+        # Set when more than the first batch may be loaded.
+        self._may_continue = may_continue
+        # The worker continues with the program's random numbers.
+        self._random_states: tuple[Any, ...] | None = (
+            torch.get_rng_state().numpy(),
+            random.getstate(),
+            numpy.random.get_state(),
+        )
 
     def __iter__(self) -> Iterator[Any]:
-        dataset = self._dataset
-        if not hasattr(dataset, "__iter__"):
-            # Map-style data sets have no end of their own.
-            dataset = map(dataset.__getitem__, range(len(dataset)))
-        others = iter(dataset)
-        first = list(islice(others, 1))
-        require(first, "The Dataset is empty")
-        items = chain(first, others)
-        if self._size is None:
-            return items
-        return regroup(items, self._size, self._drop_last)
+        if self._random_states is not None:
+            self._begin_worker(*self._random_states)
+            self._random_states = None
+        for batch in _grouped(self._items, self._size, self._drop_last):
+            yield batch
+            self._may_continue.wait()
+
+    def _begin_worker(self, torch_state: Any, python_state: Any, state: Any) -> None:
+        torch.set_rng_state(torch.from_numpy(torch_state))
+        random.setstate(python_state)
+        numpy.random.set_state(state)
+        send_without_dev_shm()
+        if self._pickled is not None:
+            self._items = ForkingPickler.loads(self._pickled)
+        # The only worker loads as the program would. Worker functions of torch would
+        # collate in /dev/shm, which may be small.
+        _utils.worker._worker_info = None
+        # torch's worker would not end while it waits, or sends what is not received.
+        threading.Thread(target=_end_with_program, daemon=True).start()
+
+
+def _end_with_program() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _grouped(items: Any, size: int | None, drop_last: bool) -> Iterable[Any]:
+    """Yield the batches of one pass, made of so many samples where `size` says so."""
+    if not hasattr(items, "__iter__"):
+        # Map-style data sets have no end of their own.
+        items = map(items.__getitem__, range(len(items)))
+    others = iter(items)
+    first = list(islice(others, 1))
+    require(first, "The Dataset is empty")
+    batches = chain(first, others)
+    return batches if size is None else regroup(batches, size, drop_last)
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
 
 
 class AsynchronousDataAccessor:
-    """Loads in another process, up to `buffer_size` batches ahead.
+    """Loads by workers, up to `buffer_size` batches ahead.
 
-    The tensors of a batch lie in memory that the next batches will use: clone those
-    that are needed after the next one was asked for.
+    A worker of its own loads, or the workers of a DataLoader that has some.
 
     Args:
         dataset: A DataLoader, a data set, or any other iterable.
-        buffer_size: How many batches there is memory for.
+        buffer_size: How many batches its own worker loads ahead.
         miss_sleep_time_in_ms: Has no effect: the process that waits is woken.
         load_indefinitely: Whether the next pass is loaded ahead as well.
-        early_preload: Whether more than the first batch is loaded now, and not
-            with the first pass.
-        sharing_strategy: How the loading process starts and gets the data set.
+        early_preload: Whether its own worker loads more than the first batch now, and
+            not with the first pass.
+        sharing_strategy: How its own worker starts and gets the data set.
         rebatched_size: Into how many samples items are made; None: they stay as
             they are.
 
     Raises:
-        Error: The DataLoader loads in another process already, or the first batch
-            could not be loaded.
+        Error: The DataLoader loads ahead already, or the first batch could not be
+            loaded.
         AssertionError: An argument is not valid.
     """
 
@@ -71,8 +143,6 @@ class AsynchronousDataAccessor:
         sharing_strategy: SharingStrategy = SharingStrategy.ForkServer,
         rebatched_size: int | None = None,
     ) -> None:
-        # __del__ reads it, whatever is raised here.
-        self._process: LoadingProcess | None = None
         _check_arguments(
             buffer_size, miss_sleep_time_in_ms, sharing_strategy, rebatched_size
         )
@@ -85,58 +155,100 @@ class AsynchronousDataAccessor:
         self._dataset = dataset
         # Torch's own loaders say so too, but of batches of another size.
         self._drop_last = bool(getattr(dataset, "rebatched_drop_last", True))
-        self._memories: list[torch.Tensor] = [torch.empty(0)] * buffer_size
-        # The pass under way, whether it has returned a batch, and in which slot.
-        self._pass = 0
+        self._loads_next_pass = load_indefinitely
+        # Whether the pass under way has returned a batch.
         self._is_begun = False
         # Whether this pass was asked for and has not ended; None: none was so far.
         self._is_wanted: bool | None = None
-        self._slot: int | None = None
         self._failure: str | None = None
-        separate = getattr(dataset, "_for_loading_process", None)
-        self._process = LoadingProcess(
-            _Source(
-                separate() if separate else dataset, rebatched_size, self._drop_last
-            ),
-            fetcher.LoadingSettings(
-                buffer_size=buffer_size,
-                load_indefinitely=load_indefinitely,
-                early_preload=early_preload,
-            ),
-            sharing_strategy,
-        )
-        # What the process has sent of the first pass already.
-        self._first: fetcher.Batch | fetcher.End | None = self._load_first(
-            self._process
+        separate = getattr(dataset, "_separate", None)
+        items = separate() if separate else dataset
+        # Set when the worker may load more than the first batch.
+        self._may_continue: Any = None
+        # What is iterated over for each pass; None after terminate().
+        self._loader: Any = items
+        if not getattr(items, "num_workers", 0) and can_have_workers():
+            self._loader = self._with_worker(items, buffer_size, sharing_strategy)
+        if early_preload and self._may_continue is not None:
+            self._may_continue.set()
+        # The batches of the pass that is loaded, and the first one if it is loaded.
+        self._pass: Iterator[Any] | None = None
+        self._first = self._load_first()
+
+    def _with_worker(
+        self, items: Any, buffer_size: int, strategy: SharingStrategy
+    ) -> "DataLoader[Any]":
+        """Return a loader of whole batches by one worker."""
+        if is_importing_main():
+            os._exit(UNGUARDED)
+        context: Any = multiprocessing.get_context(METHODS[strategy])
+        if strategy == SharingStrategy.ForkServer:
+            context.set_forkserver_preload([PRELOADED])
+        pickled = None
+        if strategy != SharingStrategy.Fork:
+            end_helpers_at_exit()
+            # Not by Process.start(), which would send file descriptors of tensors that
+            # exist only while they are pickled, as in torch.Generator.
+            try:
+                items, pickled = None, dumps(items)
+            except Exception as error:
+                error.add_note(NOT_PICKLABLE)
+                raise
+        self._may_continue = context.Event()
+        size, drop_last = self.rebatched_size, self._drop_last
+        return DataLoader(
+            _Passes(items, pickled, size, drop_last, self._may_continue),
+            batch_size=None,
+            collate_fn=_unchanged,
+            num_workers=1,
+            prefetch_factor=buffer_size,
+            persistent_workers=True,
+            multiprocessing_context=context,
+            # Not the program's random numbers.
+            generator=torch.Generator(),
         )
 
-    def _load_first(
-        self, process: LoadingProcess
-    ) -> fetcher.Batch | fetcher.End | None:
+    def _next_pass(self) -> Iterator[Any]:
+        if self._may_continue is None:
+            return iter(_grouped(self._loader, self.rebatched_size, self._drop_last))
+        # The worker starts with the first pass, and is kept for the others.
+        is_first = self._loader._iterator is None
+        batches: Iterator[Any] = iter(self._loader)
+        if is_first:
+            leave_cores_to_workers(batches, 1)
+        return batches
+
+    def _load_first(self) -> list[Any]:
         """Wait for the first batch, so that a data set that fails does so here."""
-        logger.debug("AsynchronousDataAccessor worker process: %d", process.pid)
+        self._pass = self._next_pass()
         try:
-            message = process.receive()
-        except BaseException:
+            return list(islice(self._pass, 1))
+        except Exception as error:
+            text, code = str(error), self._exit_code()
             self.terminate()
-            raise
-        if not isinstance(message, fetcher.Failure):
-            return message
-        self.terminate()
-        logger.error("Loading the first batch raised:\n%s", message.text)
+        require(
+            code != UNGUARDED,
+            "The loading process imports the program, and the program makes a loader "
+            "when it is imported. Put the program's work below `if __name__ == "
+            "'__main__':`, or load with async_options={'sharing_strategy': "
+            "poptorch.SharingStrategy.Fork}.",
+        )
+        logger.error("Loading the first batch raised:\n%s", text)
         raise createPoptorchError(
             "AsynchronousDataAccessor worker thread failed to start: loading the first "
-            f"batch raised {message.text.splitlines()[-1]}"
+            f"batch raised {text.strip().splitlines()[-1]}"
         )
 
-    def terminate(self) -> None:
-        """End the loading process."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.stop()
+    def _exit_code(self) -> int | None:
+        """Return the exit code of the accessor's own worker, None while it runs."""
+        (worker,) = getattr(self._pass, "_workers", None) or (None,)
+        return None if worker is None else worker.exitcode
 
-    def __del__(self) -> None:
-        self.terminate()
+    def terminate(self) -> None:
+        """End the workers."""
+        if self._may_continue is not None:
+            self._may_continue.set()
+        self._loader = self._pass = None
 
     def __len__(self) -> int:
         if getattr(self._dataset, "_accessor", None) is self:
@@ -149,10 +261,11 @@ class AsynchronousDataAccessor:
 
     def __iter__(self) -> Self:
         """Begin a pass; one under way is left off."""
-        if self._is_begun:
-            self._pass += 1
-            self._is_begun = False
-        self._running().send(fetcher.Begin(self._pass))
+        self._check_running()
+        if self._is_begun or self._pass is None:
+            self._pass, self._is_begun = self._next_pass(), False
+        if self._may_continue is not None:
+            self._may_continue.set()
         self._is_wanted = True
         return self
 
@@ -160,45 +273,32 @@ class AsynchronousDataAccessor:
         """Return the next batch.
 
         Raises:
-            AssertionError: Loading raised an exception, or its process ended.
+            AssertionError: Loading raised an exception, or a worker ended.
         """
         if self._is_wanted is None:
             iter(self)
-        process = self._running()
-        if not self._is_wanted:
+        self._check_running()
+        if not self._is_wanted or self._pass is None:
             raise StopIteration
-        if self._slot is not None:
-            process.send(fetcher.Free(self._slot))
-            self._slot = None
-        while True:
-            require(self._failure is None, f"{self._failure}")
-            message = self._first or process.receive()
-            self._first = None
-            if isinstance(message, fetcher.Batch):
-                if message.memory is not None:
-                    self._memories[message.slot] = message.memory
-                if message.number < self._pass:
-                    process.send(fetcher.Free(message.slot))
-                    continue
-                self._is_begun = True
-                self._slot = message.slot
-                return read(self._memories[message.slot], message.placed)
-            if isinstance(message, fetcher.Failure):
-                self._failure = (
-                    f"An error occurred in the data fetcher:\n{message.text}"
-                )
-            elif message.number == self._pass:
-                self._pass += 1
-                self._is_begun = self._is_wanted = False
-                raise StopIteration
+        require(self._failure is None, f"{self._failure}")
+        try:
+            batch = self._first.pop() if self._first else next(self._pass)
+        except StopIteration:
+            self._is_wanted = self._is_begun = False
+            self._pass = self._next_pass() if self._loads_next_pass else None
+            raise
+        except Exception as error:
+            self._failure = f"An error occurred in the data fetcher:\n{error}"
+            raise AssertionError(self._failure) from None
+        self._is_begun = True
+        return batch
 
-    def _running(self) -> LoadingProcess:
-        if self._process is None:
+    def _check_running(self) -> None:
+        if self._loader is None:
             raise createPoptorchError(
                 "The loading process was terminated: make a new DataLoader to load "
                 "again."
             )
-        return self._process
 
 
 def _check_arguments(

@@ -1,6 +1,5 @@
 """DataLoader: batches for one call of a model, of the share of this process."""
 
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
@@ -15,7 +14,7 @@ from ..enums import DataLoaderMode
 from ..errors import ArgumentsError, require, require_poptorch
 from ..options import Options
 from .accessor import AsynchronousDataAccessor
-from .core_sharing import leave_cores
+from .core_sharing import leave_cores_to_workers
 from .grouping import (
     GroupedBatchSampler,
     GroupedCollate,
@@ -199,10 +198,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if self._accessor is not None:
             self._accessor.terminate()
 
-    def __del__(self) -> None:
-        if getattr(self, "_accessor", None) is not None:
-            self.terminate()
-
     def __len__(self) -> int:
         size = None if self._accessor is None else self._accessor.rebatched_size
         if size is None:
@@ -226,14 +221,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             loader = self._with_dataset(GroupedSamples(self.dataset))
         iterator = torch.utils.data.DataLoader._get_iterator(loader)
         if self.num_workers:
-            # The workers end with the iterator.
-            leave_cores(self.num_workers)
-            ended = weakref.finalize(iterator, leave_cores, -self.num_workers)
-            ended.atexit = False
+            leave_cores_to_workers(iterator, self.num_workers)
         return iterator
 
-    def _for_loading_process(self) -> Self:
-        """Return a loader of the same batches that loads them itself."""
+    def _separate(self) -> Self:
+        """Return a loader of the same batches that continues by itself."""
         if isinstance(self.dataset, Partition):
             return self._with_dataset(self.dataset.separate())
         return self._with_dataset(self.dataset)

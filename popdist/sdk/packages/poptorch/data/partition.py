@@ -48,20 +48,6 @@ class Partition(Dataset[Any]):
         other._order = None
         return other
 
-    def __getstate__(self) -> dict[str, Any]:
-        # A generator is pickled as a tensor that exists no longer when another
-        # process takes it over.
-        if self._generator is None:
-            return self.__dict__
-        return self.__dict__ | {"_generator": self._generator.get_state().tolist()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if self._generator is not None:
-            numbers = torch.tensor(state["_generator"], dtype=torch.uint8)
-            self._generator = torch.Generator()
-            self._generator.set_state(numbers)
-
     def __len__(self) -> int:
         return self._share.length
 

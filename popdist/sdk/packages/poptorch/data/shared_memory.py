@@ -1,6 +1,7 @@
-"""Tensors that several processes have, also on machines with a small /dev/shm or none.
+"""Tensors in shared memory, also on machines with a small /dev/shm or none.
 
-torch makes its shared memory there. Here it is made of files without names.
+torch makes its shared memory there. Here it is made of files without names. Any: torch
+has no types for its storages.
 """
 
 import io
@@ -21,20 +22,29 @@ def move_to_shared(tensor: torch.Tensor) -> torch.Tensor:
     return shared.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-# Any: whatever can be pickled.
-def dumps(content: Any) -> memoryview:
+def dumps(content: Any) -> bytes:
     """Pickle an object for another process, which gets its tensors in shared memory."""
     pickled = io.BytesIO()
     pickler = ForkingPickler(pickled)
     pickler.dispatch_table[torch.UntypedStorage] = _reduce
     pickler.dump(content)
-    return pickled.getbuffer()
+    return pickled.getvalue()
+
+
+def send_without_dev_shm() -> None:
+    """Let this process send tensors that /dev/shm has no room for."""
+    ForkingPickler.register(torch.UntypedStorage, _reduce)
+
+
+def can_have_workers() -> bool:
+    """Return whether Python can make the semaphores of workers, in /dev/shm."""
+    return os.access("/dev/shm", os.W_OK)
 
 
 def check_workers(num_workers: int) -> None:
-    """Raise AssertionError if there are to be workers, whose queues need /dev/shm."""
+    """Raise AssertionError if there are to be workers, and there cannot be any."""
     require(
-        not num_workers or os.access("/dev/shm", os.W_OK),
+        not num_workers or can_have_workers(),
         f"num_workers is {num_workers}, but /dev/shm cannot be written, where Python "
         "makes the semaphores of workers. Use num_workers=0, also with "
         "DataLoaderMode.Async, or mount a tmpfs on /dev/shm.",
@@ -47,7 +57,6 @@ def _in_memfd(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     # Of no bytes, nothing can be mapped.
     if not size:
         return storage
-    # Any: torch has no types for it.
     storages: Any = torch.UntypedStorage
     file = os.memfd_create("poptorch")
     try:
@@ -59,10 +68,8 @@ def _in_memfd(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     return shared.copy_(storage, non_blocking=False)
 
 
-# Any: what pickle rebuilds an object from.
 def _reduce(storage: torch.UntypedStorage) -> Any:
     """Describe a storage for another process."""
-    # Any: torch has no types for it.
     reduce: Any = reduce_storage
     try:
         return reduce(storage)
