@@ -4,7 +4,7 @@ import re
 import subprocess
 
 import pytest
-from conftest import Poprun
+from conftest import MPIRUNS, Poprun
 
 pytestmark = pytest.mark.mpi
 
@@ -31,18 +31,20 @@ def test_the_first_failure_ends_the_job_with_its_code(
     )
 
 
+# Each MPI ends the others in its own way after a signal; all MPIs have two of them.
 @pytest.mark.parametrize(
-    ("name", "code"),
+    ("name", "code", "every_mpirun"),
     [
-        ("SEGV", 139),
-        ("ABRT", 134),
-        ("BUS", 135),
-        ("FPE", 136),
-        ("KILL", 137),
-        ("TERM", 143),
-        ("INT", 130),
-        ("PIPE", 141),
+        *(("KILL", 137, mpi) for mpi in MPIRUNS),
+        *(("TERM", 143, mpi) for mpi in MPIRUNS),
+        ("SEGV", 139, "openmpi5"),
+        ("ABRT", 134, "openmpi4"),
+        ("BUS", 135, "hydra"),
+        ("FPE", 136, "openmpi5"),
+        ("INT", 130, "openmpi4"),
+        ("PIPE", 141, "hydra"),
     ],
+    indirect=["every_mpirun"],
 )
 def test_a_signal_is_named_and_is_128_and_its_number(
     poprun: Poprun, every_mpirun: str, name: str, code: int
@@ -310,33 +312,27 @@ world.Barrier()
 """
 
 
+EXCEPTION = "raise ValueError('no such layer')"
+RAISED = "ValueError: no such layer"
+HOOK = "sys.excepthook = lambda *e: print('no layer', file=sys.stderr); 1 / 0"
+
+
 @pytest.mark.parametrize(
-    ("end", "code", "words", "cause"),
+    ("every_mpirun", "end", "code", "words", "cause"),
     [
-        pytest.param(
-            "raise ValueError('no such layer')",
-            1,
-            "ValueError: no such layer\n",
-            ": ValueError: no such layer",
-            id="exception",
-        ),
-        pytest.param("sys.exit(3)", 3, "", ".", id="exit-code"),
-        pytest.param("raise SystemExit(4)", 4, "", ".", id="exit-by-hand"),
-        pytest.param(
+        *((mpi, EXCEPTION, 1, f"{RAISED}\n", f": {RAISED}") for mpi in MPIRUNS),
+        ("openmpi5", "sys.exit(3)", 3, "", "."),
+        ("openmpi4", "raise SystemExit(4)", 4, "", "."),
+        (
+            "hydra",
             "sys.exit('no data')",
             1,
             "no data\n",
             '; its stderr ends with "no data".',
-            id="message",
         ),
-        pytest.param(
-            "sys.excepthook = lambda *e: print('no layer', file=sys.stderr); 1 / 0",
-            1,
-            "no layer\n",
-            '; its stderr ends with "no layer".',
-            id="own-excepthook",
-        ),
+        ("openmpi5", HOOK, 1, "no layer\n", '; its stderr ends with "no layer".'),
     ],
+    indirect=["every_mpirun"],
 )
 def test_a_failure_among_mpis_ranks_ends_the_job(
     poprun: Poprun, every_mpirun: str, end: str, code: int, words: str, cause: str
@@ -384,24 +380,24 @@ for number in range(2):
 """
 
 
+LOGGED = "import logging\ntry: 1 / 0\nexcept Exception: logging.exception('no')"
+UNRAISABLE = "class A:\n  def __del__(self): 1 / 0\na = A(); del a"
+QUOTATION_AND_SIGINT = (
+    "import signal, sys\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+    "print('Traceback (most recent call last):', file=sys.stderr)"
+)
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("every_mpirun", "text"),
     [
-        pytest.param(
-            "import logging\ntry: 1 / 0\nexcept Exception: logging.exception('no')",
-            id="logged-exception",
-        ),
-        pytest.param(
-            "class A:\n  def __del__(self): 1 / 0\na = A(); del a", id="unraisable"
-        ),
-        pytest.param(
-            "import signal, sys\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n"
-            "print('Traceback (most recent call last):', file=sys.stderr)",
-            id="quotation-and-sigint",
-        ),
-        pytest.param("raise SystemExit(0)", id="exit-by-hand"),
-        pytest.param(RETRY, id="retry"),
+        *((mpi, LOGGED) for mpi in MPIRUNS),
+        ("openmpi5", UNRAISABLE),
+        ("openmpi4", QUOTATION_AND_SIGINT),
+        ("hydra", "raise SystemExit(0)"),
+        ("openmpi4", RETRY),
     ],
+    indirect=["every_mpirun"],
 )
 def test_a_rank_that_succeeds_and_waits_in_finalize_ends_nothing(
     poprun: Poprun, every_mpirun: str, text: str
@@ -495,7 +491,15 @@ if MPI.COMM_WORLD.Get_rank() == 1:
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(42, 42), (0, 1), (256, 1), (300, 44), (-1, 255)]
+    ("error", "code", "every_mpirun"),
+    [
+        *((42, 42, mpi) for mpi in MPIRUNS),
+        *((0, 1, mpi) for mpi in MPIRUNS),
+        (256, 1, "openmpi4"),
+        (300, 44, "openmpi5"),
+        (-1, 255, "hydra"),
+    ],
+    indirect=["every_mpirun"],
 )
 def test_mpi_abort_ends_the_job_with_its_code(
     poprun: Poprun, every_mpirun: str, error: int, code: int

@@ -283,8 +283,14 @@ def test_with_any_umask_the_job_can_use_its_files_and_programs_have_the_callers(
     assert ran.stdout.split() == [b"700", b"600", b"0777"]
 
 
-@pytest.mark.parametrize("option", ["--timeout", "--start-timeout", "--grace"])
-@pytest.mark.parametrize("seconds", ["2147484", "4294968", "999999999"])
+@pytest.mark.parametrize(
+    ("option", "seconds"),
+    [
+        *(("--timeout", seconds) for seconds in ("2147484", "4294968", "999999999")),
+        ("--start-timeout", "2147484"),
+        ("--grace", "4294968"),
+    ],
+)
 def test_a_time_may_be_longer_than_poll_can_count(
     poprun: Poprun, option: str, seconds: str
 ) -> None:

@@ -133,10 +133,7 @@ def test_mpirun_that_starts_nothing_is_not_waited_for(
     )
 
 
-@pytest.mark.parametrize("attempt", [1, 2, 3])
-def test_sixty_four_short_instances(
-    poprun: Poprun, every_mpirun: str, attempt: int
-) -> None:
+def test_sixty_four_short_instances(poprun: Poprun, every_mpirun: str) -> None:
     # Bare mpirun hangs now and then when so many processes end at once.
     ran = poprun(
         *("--quiet", "--mpirun", every_mpirun),
