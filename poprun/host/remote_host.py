@@ -213,7 +213,9 @@ class RemoteHost:
         received = self._connection.receive()
         if received is None:
             text = self._connection.stderr_text.rstrip(".")
-            self._lose(f"the connection to it has ended{': ' if text else ''}{text}")
+            self._lose_closed(
+                f"the connection to it has ended{': ' if text else ''}{text}"
+            )
             return
         now = time.monotonic()
         self._silence.note_heard(now)
@@ -333,7 +335,7 @@ class RemoteHost:
             self.results[rank] = self.results.get(rank, b"") + piece
 
     def _on_supervisor_lost(self, name: bytes) -> None:
-        self._lose(codec.why_supervisor_lost(name))
+        self._lose_closed(codec.why_supervisor_lost(name))
 
     def _check_rank(self, rank: int) -> None:
         """Raise ValueError if an instance is not on that host."""
@@ -361,7 +363,14 @@ class RemoteHost:
 
     # --- The loss of the host.
 
-    def _lose(self, why: str) -> None:
+    def _lose_closed(self, why: str) -> None:
+        """Take in that the host is lost and its end of the connection is closed.
+
+        What is left of poprun there ends the instances then.
+        """
+        self._lose(why, may_run=not self._connection.is_direct)
+
+    def _lose(self, why: str, *, may_run: bool = True) -> None:
         if self._is_lost:
             return
         was_finished, self.finished, self._is_lost = self.finished, True, True
@@ -380,4 +389,5 @@ class RemoteHost:
         if not was_finished:
             if self._devices is not None:
                 self._devices.note_lost_host()
-            self._emit(HostLost(host=self.name, ranks=tuple(self.ranks), why=why))
+            ranks = tuple(self.ranks)
+            self._emit(HostLost(host=self.name, ranks=ranks, why=why, may_run=may_run))

@@ -23,8 +23,7 @@ _GROUPED_ADVICE = {
     "--ipus-per-replica N if a replica has several IPUs.",
     "--nproc-per-node --ntasks-per-node --tasks-per-node": _PER_HOST,
     "--ppn -perhost --perhost --npernode": _PER_HOST,
-    "--nnodes --nodes --num-machines": "It is the number of hosts. Name them: --host "
-    "a,b.",
+    "--nodes --num-machines": "It is the number of hosts. Name them: --host a,b.",
     "--node-rank --machine-rank": "One poprun starts the instances of all hosts. "
     "Leave it out.",
     "--master-addr --master-port --rdzv-backend --rdzv-endpoint": _RENDEZVOUS,
@@ -55,8 +54,9 @@ _GROUPED_ADVICE = {
     "--gpus --gres --multi-gpu --gpu-ids": "poprun assigns no GPUs. Leave it out.",
     "--unbuffered -u": "Instances have a terminal if poprun has one. Otherwise write "
     "--tty=yes.",
-    "--min-np --max-np --host-discovery-script --slots-per-host": "A job of poprun "
-    "has a fixed number of instances. Write -n N.",
+    "--min-np": "It is the smallest number of processes. Write --min-instances M.",
+    "--max-np": "It is the largest number of processes. Write -n N.",
+    "--slots-per-host": "Write the slots after each host: node-1:2.",
     "--gloo": "poprun starts instances with mpirun, whatever they use. Leave it out.",
     "--mpi-args": "It passes arguments to mpirun. Write --mpi-global-args.",
     "-genvall -envall": "Instances have the environment of poprun. Leave it out.",

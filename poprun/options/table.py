@@ -276,6 +276,19 @@ _TABLE: Mapping[str, Mapping[Option, str]] = {
         "the job again after an instance, a host or mpirun has failed. poprun waits "
         "1, 2, 4, ... and at most 60 seconds before each restart.",
     },
+    "Elastic jobs": {
+        _number("--min-instances M", unset="--num-instances"): "Start the job, and "
+        "start it again, as long as the hosts that can be used have room for M "
+        "instances. It has as many as they have room for, but at most --num-instances.",
+        _option(types.read_range, "--nnodes MIN:MAX", unset="all hosts"): "The same in "
+        "hosts, as in torchrun: the job starts on at least MIN hosts and at most MAX. "
+        "--num-instances is the number on MAX hosts.",
+        _text("--host-discovery-script COMMAND"): "A command that prints the hosts "
+        "that can be used now, one per line, such as node-1:2 with its slots. It is "
+        "run before each attempt. Cannot be combined with --host and --hostfile.",
+        _flag("--fixed-replicas"): "Keep the number of replicas of the whole job when "
+        "the number of instances changes. Otherwise each instance keeps its own.",
+    },
     "Frameworks": {
         _choice("--emulate-sdk auto|yes|no", default="auto"): "Whether instances can "
         "import popdist's stand-ins for poptorch, horovod, popart and "
@@ -335,6 +348,7 @@ _EXCLUSIVE_PAIRS = (
     ("num-instances", "num-processes"),
     ("host", "hostfile"),
     ("output-filename", "log-dir"),
+    ("min-instances", "nnodes"),
 )
 _RIVAL_PAIRS = (
     *_EXCLUSIVE_PAIRS,
@@ -365,6 +379,7 @@ _ADDED = """
     num-processes topology-format wait-for-ipus mpirun output-filename log-dir
     tag-format color trace stdin progress tty timeout start-timeout grace keep-going
     emulate-sdk torch-backend dry-run show-config ssh summary result events json
-    max-restarts pdb quiet env cwd sync
+    max-restarts pdb quiet env cwd sync min-instances nnodes host-discovery-script
+    fixed-replicas
 """
 ADDED = frozenset(_ADDED.split())

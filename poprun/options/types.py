@@ -300,6 +300,21 @@ def read_subnet(option: Option, text: str) -> str:
     raise _must_be(text, "a network in CIDR notation, such as 10.5.0.0/16")
 
 
+def read_range(option: Option, text: str) -> str:
+    """Read a number from 1, or the smallest and the largest one: MIN:MAX."""
+    if re.fullmatch("[0-9]{1,9}(:[0-9]{1,9})?", text):
+        least, most = range_of(text)
+        if 1 <= least <= most:
+            return text
+    raise _must_be(text, "MIN:MAX, two whole numbers from 1 such as 1:4, or one number")
+
+
+def range_of(text: str) -> tuple[int, int]:
+    """Return the smallest and the largest number of a range that was read."""
+    least, _, most = text.partition(":")
+    return int(least), int(most or least)
+
+
 def read_mpi_arguments(option: Option, text: str) -> str:
     """Read arguments for mpirun, which are split into words later."""
     _refuse_bare_x(option, text, text)

@@ -196,7 +196,7 @@ def _read_hosts(
     as it needs, if it is too large for one.
     """
     notes = []
-    named = _read_named_hosts(settings)
+    named = read_named_hosts(settings)
     # Below Slurm the node has a name that its users know it by.
     here = HostSpec(name=environ.get(slurm.NODE_NAME) or "localhost")
     hosts, allocation = named or [here], None
@@ -217,7 +217,7 @@ def _read_hosts(
     return settings, hosts, auto_notes + notes
 
 
-def _read_named_hosts(settings: Settings) -> Sequence[HostSpec] | None:
+def read_named_hosts(settings: Settings) -> Sequence[HostSpec] | None:
     """Return the hosts that the user names."""
     if settings["host"] is not None:
         return parse_hosts(settings["host"])

@@ -98,6 +98,11 @@ class AgentConnection:
         """Return a function that detects the loss of the host, once it is silent."""
         return self.connector.loss_check(self.pid, self.hello.ssh_connection)
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether the agent's end is closed as soon as this end is."""
+        return self.connector.is_direct(self.hello.ssh_connection)
+
     def fileno(self) -> int:
         return self.channel.fileno()
 

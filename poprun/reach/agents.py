@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from poprun import __version__
-from poprun.errors import HostUnreachableError
 from poprun.helpers import processes
 from poprun.helpers.load import timeout_factor
 from poprun.host_specs import HostSpec
 from poprun.reach.agent_connection import AgentConnection, OtherVersionError
-from poprun.reach.connector import CommandEnd, Connector
+from poprun.reach.connector import CommandEnd, Connector, take_failures
 from poprun.wire.agent_hello import AgentHello
 
 # How long all hosts together may take to answer, times timeout_factor().
@@ -38,7 +37,7 @@ class _AgentStart:
     def __init__(
         self, host: HostSpec, connector: Connector, environ: Mapping[str, str]
     ) -> None:
-        self._host = host
+        self.host = host
         self._connector = connector
         self._environ = connector.environment(environ)
         self.connection: AgentConnection | None = None
@@ -63,8 +62,8 @@ class _AgentStart:
         connector = self._connector
         agent = [sys.executable, "-I", "-S", AGENT_ENTRY, connector.name]
         self.connection = AgentConnection(
-            self._host.name,
-            connector.argv(self._host, agent),
+            self.host.name,
+            connector.argv(self.host, agent),
             self._environ,
             connector,
         )
@@ -75,9 +74,9 @@ class _AgentStart:
         try:
             if self.connection.receive_hello():
                 hello = self.connection.hello
-                self.failure = _check(self._host, hello, self._connector)
+                self.failure = _check(self.host, hello, self._connector)
         except OtherVersionError:
-            self.failure = _other_version(self._host, "another version of poprun")
+            self.failure = _other_version(self.host, "another version of poprun")
         except ConnectionError:
             self._explain(self.connection, self.connection.wait_for_exit(EXIT_S))
 
@@ -87,14 +86,14 @@ class _AgentStart:
             self._explain(self.connection, None)
         else:
             self.failure = self._last or (
-                f"The host {self._host.name} cannot be used: it does not answer "
-                f"within {limit_s:.0f} s. See: {self._connector.shown(self._host)}"
+                f"The host {self.host.name} cannot be used: it does not answer "
+                f"within {limit_s:.0f} s. See: {self._connector.shown(self.host)}"
             )
 
     def _explain(self, connection: AgentConnection, exit_code: int | None) -> None:
         """End the command, and try again or fail for the reason that it gives."""
         end = CommandEnd(exit_code=exit_code, errors=connection.stderr_text)
-        sentence = self._connector.explain(self._host, end, AGENT_ENTRY)
+        sentence = self._connector.explain(self.host, end, AGENT_ENTRY)
         self.end()
         if self._connector.is_temporary(end):
             self._last = sentence
@@ -109,15 +108,17 @@ class _AgentStart:
 
 
 def open_agents(
-    hosts: Sequence[HostSpec],
-    connectors: Sequence[Connector],
+    connectors: Mapping[HostSpec, Connector],
     environ: Mapping[str, str],
     show_phase: Callable[[str], None] = lambda phase: None,
-) -> list[AgentConnection]:
+    failures: dict[HostSpec, str] | None = None,
+) -> dict[HostSpec, AgentConnection]:
     """Start an agent on each host, and return the connections to them.
 
     Args:
         connectors: The connector to each host.
+        failures: Gets a sentence for each host that cannot be used, which is then left
+            out. By default such a host is an error.
 
     Raises:
         HostUnreachableError: A host does not answer, or not as it must; names all.
@@ -125,19 +126,23 @@ def open_agents(
     """
     limit_s = ANSWER_LIMIT_S * timeout_factor()
     starts = [
-        _AgentStart(host, connector, environ)
-        for host, connector in zip(hosts, connectors, strict=True)
+        _AgentStart(host, connector, environ) for host, connector in connectors.items()
     ]
     try:
         _wait_for_all(starts, limit_s, show_phase)
-        failures = [start.failure for start in starts if start.failure]
-        if failures:
-            raise HostUnreachableError("\n".join(failures))
+        failed = {start.host: start.failure for start in starts if start.failure}
+        take_failures(failed, failures)
     except BaseException:
         for start in starts:
             start.end()
         raise
-    return [start.connection for start in starts if start.connection is not None]
+    connections = {}
+    for start in starts:
+        if start.failure:
+            start.end()
+        elif start.connection is not None:
+            connections[start.host] = start.connection
+    return connections
 
 
 def _wait_for_all(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from poprun.errors import NOT_EXECUTABLE, NOT_FOUND
+from poprun.errors import NOT_EXECUTABLE, NOT_FOUND, HostUnreachableError
 from poprun.host_specs import HostSpec
 from poprun.log import Log
 from poprun.reach.silence import peer_of_process_is_gone
@@ -22,6 +22,24 @@ from poprun.words import printable
 MOST_LINES = 2
 # srun writes it, without a failure, if processors are not bound to tasks.
 _NOTICE = "cluster configuration lacks support for cpu binding"
+
+
+def take_failures(
+    failed: Mapping[HostSpec, str], failures: dict[HostSpec, str] | None
+) -> None:
+    """Add the hosts that cannot be used to those that the job is to do without.
+
+    Args:
+        failed: A sentence for each of them.
+        failures: None for a job that needs all of its hosts.
+
+    Raises:
+        HostUnreachableError: The job needs one of them; names all.
+    """
+    if failures is not None:
+        failures |= failed
+    elif failed:
+        raise HostUnreachableError("\n".join(failed.values()))
 
 
 def errors_in(text: str) -> str:
@@ -155,6 +173,13 @@ class Connector(Protocol):
             None if there is no sign of a loss but the end of the command.
         """
         return partial(peer_of_process_is_gone, pid)
+
+    def is_direct(self, ssh_connection: str) -> bool:
+        """Return whether one TCP connection leads to the host.
+
+        If so, it is closed there as soon as it is closed here.
+        """
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

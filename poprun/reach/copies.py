@@ -13,11 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from poprun.errors import HostUnreachableError, OptionError
+from poprun.errors import OptionError
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.host_specs import HostSpec
 from poprun.log import Log
-from poprun.reach.connector import MOST_LINES, CommandEnd, Connector, quotation
+from poprun.reach.connector import (
+    MOST_LINES,
+    CommandEnd,
+    Connector,
+    quotation,
+    take_failures,
+)
 from poprun.reach.remote_commands import run_all
 from poprun.reach.ssh import COMMAND_LIMIT_S
 
@@ -116,8 +122,13 @@ def copy_to_hosts(
     environ: Mapping[str, str],
     tell: Tell,
     log: Log,
+    failures: dict[HostSpec, str] | None = None,
 ) -> None:
     """Copy a folder to hosts, but for hosts on which it is the same folder.
+
+    Args:
+        failures: Gets a sentence for each host that has no copy. By default such a
+            host is an error.
 
     Raises:
         OptionError: There is no rsync.
@@ -131,20 +142,20 @@ def copy_to_hosts(
             "Install it with: apt install rsync"
         )
     with marker_in(copy.directory, tell) as marker:
-        others = _without_marker(hosts, connector, environ, copy, marker)
+        others, failed = _without_marker(hosts, connector, environ, copy, marker)
+    take_failures(failed, failures)
     if not others:
         return
     names = ", ".join(host.name for host in others)
     log.info(f"Copying the {copy.noun} {copy.directory} to {names}")
     commands = _rsync_commands(rsync, copy, others, connector)
     results = run_all(commands, environ, at_once=MOST_COPIES_AT_ONCE)
-    failures = [
-        _sentence(host, copy, ran, _advice(host, copy, ran, connector))
+    failed = {
+        host: _sentence(host, copy, ran, _advice(host, copy, ran, connector))
         for host, ran in zip(others, results, strict=True)
         if ran.exit_code not in (0, VANISHED)
-    ]
-    if failures:
-        raise HostUnreachableError("\n".join(failures))
+    }
+    take_failures(failed, failures)
 
 
 def _rsync_commands(
@@ -186,36 +197,33 @@ def _without_marker(
     environ: Mapping[str, str],
     copy: Copy,
     marker: str,
-) -> list[HostSpec]:
+) -> tuple[list[HostSpec], dict[HostSpec, str]]:
     """Return the hosts that need a copy, and create the directory there.
 
-    Raises:
-        HostUnreachableError: A host cannot be reached, or cannot take a copy.
+    For each host that cannot be reached, or cannot take a copy, there is a sentence.
     """
     script = _marker_script(copy.directory, marker)
     commands = [connector.argv(host, ["sh"]) for host in hosts]
     results = run_all(commands, environ, COMMAND_LIMIT_S, stdin=script)
     others: list[HostSpec] = []
-    failures: list[str] = []
+    failures: dict[HostSpec, str] = {}
     for host, ran in zip(hosts, results, strict=True):
         lines = ran.output.splitlines()
         answers = [word for word in _ANSWERS if _answer_line(marker, word) in lines]
         if READY in answers:
             others.append(host)
         elif NO_RSYNC in answers:
-            failures.append(
+            failures[host] = (
                 f"The host {host.name} has no rsync, which {copy.option} needs. "
                 "Install it there with: apt install rsync"
             )
         elif SHARED in answers:
             continue
         elif "mkdir" in ran.errors:
-            failures.append(_sentence(host, copy, ran, f"See: {connector.shown(host)}"))
+            failures[host] = _sentence(host, copy, ran, f"See: {connector.shown(host)}")
         else:
-            failures.append(connector.explain(host, ran))
-    if failures:
-        raise HostUnreachableError("\n".join(failures))
-    return others
+            failures[host] = connector.explain(host, ran)
+    return others, failures
 
 
 def _marker_script(directory: str, marker: str) -> str:

@@ -60,6 +60,11 @@ class Preflight:
         return out_of_memory.read_host()
 
 
+# Returns what looks things up on each of some hosts that can be used.
+OpenHosts = Callable[[Sequence[HostSpec]], Mapping[HostSpec, Preflight]]
+_LOCAL = Preflight()
+
+
 class Preflights:
     """The hosts of one job. Each is described once for each attempt.
 
@@ -69,11 +74,13 @@ class Preflights:
 
     def __init__(
         self,
-        open_hosts: Callable[[Sequence[HostSpec]], Sequence[Preflight]] | None = None,
+        open_hosts: OpenHosts | None = None,
     ) -> None:
-        local = Preflight()
-        self._open_hosts = open_hosts or (lambda hosts: [local for _ in hosts])
+        self._open_hosts = open_hosts or (lambda hosts: dict.fromkeys(hosts, _LOCAL))
         self._hosts: dict[HostSpec, Preflight] = {}
+
+    def __contains__(self, host: HostSpec) -> bool:
+        return host in self._hosts
 
     def __getitem__(self, host: HostSpec) -> Preflight:
         return self._hosts[host]
@@ -93,7 +100,7 @@ class Preflights:
     def _open(self, hosts: Sequence[HostSpec]) -> None:
         new = [host for host in dict.fromkeys(hosts) if host not in self._hosts]
         if new:
-            self._hosts |= zip(new, self._open_hosts(new), strict=True)
+            self._hosts |= self._open_hosts(new)
 
     def check_mpi(self, mpi: Mpi) -> None:
         """Check that all hosts have the mpirun of the job.
@@ -131,16 +138,17 @@ class Preflights:
 
     def connections(self) -> dict[int, int]:
         """Return the processes that connect poprun to hosts: pid -> start time."""
-        return {c.pid: c.start for c in self._connections()}
+        connections = self._connections(self._hosts.values())
+        return {c.pid: c.start for c in connections}
 
-    def _connections(self) -> list[AgentConnection]:
-        connections = (preflight.connection for preflight in self._hosts.values())
+    def _connections(self, preflights: Iterable[Preflight]) -> list[AgentConnection]:
+        connections = (preflight.connection for preflight in preflights)
         return [connection for connection in connections if connection is not None]
 
     def reopen(
         self,
         hosts: Sequence[HostSpec],
-        open_hosts: Callable[[Sequence[HostSpec]], Sequence[Preflight]],
+        open_hosts: OpenHosts,
     ) -> None:
         """Connect to the hosts again: the connections of an attempt end with it.
 
@@ -152,9 +160,19 @@ class Preflights:
         self._open_hosts = open_hosts
         self._open(hosts)
 
+    def keep(self, hosts: Sequence[HostSpec]) -> None:
+        """End the connections to all hosts but these."""
+        others = {h: p for h, p in self._hosts.items() if h not in hosts}
+        self._close(others.values())
+        for host in others:
+            del self._hosts[host]
+
     def close(self) -> None:
         """End the connections to other hosts."""
-        connections = self._connections()
+        self._close(self._hosts.values())
+
+    def _close(self, preflights: Iterable[Preflight]) -> None:
+        connections = self._connections(preflights)
         for connection in connections:
             connection.hang_up()
         for connection in connections:

@@ -20,6 +20,7 @@ from poprun.reach.agent_connection import AgentConnection
 from poprun.reach.agents import open_agents
 from poprun.reach.connector import Connector
 from poprun.reach.copies import Copy, copy_to_hosts, environment_copies, folder_copy
+from poprun.reach.discovery import discover_hosts
 from poprun.reach.hosts import PREFLIGHT_MARK, Preflight
 from poprun.reach.other_command import find_command
 from poprun.reach.out_of_memory import MemoryCounters
@@ -102,24 +103,28 @@ class HostOpener:
         hosts: Sequence[HostSpec],
         *,
         again: bool = False,
-    ) -> list[Preflight]:
+        failures: dict[HostSpec, str] | None = None,
+    ) -> dict[HostSpec, Preflight]:
         """Return the preflight of each host: by an agent on all but this one.
 
         Args:
             tell: Sends a message to the guard.
             again: Whether an attempt has run before this one: its instances may have
                 written to the folder of --sync, which is not copied then.
+            failures: Gets a sentence for each host that cannot be used, which is then
+                left out. By default such a host is an error.
 
         Raises:
             PoprunError: A host cannot be reached, or is named twice.
         """
-        mark = os.urandom(16).hex()
-        environ = {**self.environ, PREFLIGHT_MARK: mark}
+        environ = self.environ
         connections: dict[HostSpec, AgentConnection] = {}
         if others := self._on_other_machines(hosts):
-            # If poprun is killed meanwhile, the guard ends the processes with the mark.
-            tell(protocol.pack(protocol.MARK, f"{PREFLIGHT_MARK}={mark}".encode()))
-            connections = self._connect(others, environ, tell, again=again)
+            environ = self._marked_environment(tell)
+            connections = self._connect(
+                others, environ, tell, again=again, failures=failures
+            )
+            hosts = [h for h in hosts if h in connections or h not in others]
         addresses = (c.hello.address for c in connections.values())
         towards = next(filter(None, addresses), "")
         local = Preflight(own_address_towards(towards) if towards else "")
@@ -129,12 +134,28 @@ class HostOpener:
             for connection in connections.values():
                 connection.end()
             raise
-        return [
-            RemotePreflight(connections[host], environ)
+        return {
+            host: RemotePreflight(connections[host], environ)
             if host in connections
             else local
             for host in hosts
-        ]
+        }
+
+    def discover(self, tell: Callable[[bytes], None]) -> Sequence[HostSpec]:
+        """Return the hosts that the command of --host-discovery-script prints.
+
+        Args:
+            tell: Sends a message to the guard.
+        """
+        self.show_phase("discovering the hosts")
+        command = self.settings["host-discovery-script"]
+        return discover_hosts(command, self._marked_environment(tell))
+
+    def _marked_environment(self, tell: Callable[[bytes], None]) -> dict[str, str]:
+        """Return the environment for processes that the guard ends without poprun."""
+        mark = os.urandom(16).hex()
+        tell(protocol.pack(protocol.MARK, f"{PREFLIGHT_MARK}={mark}".encode()))
+        return {**self.environ, PREFLIGHT_MARK: mark}
 
     def _on_other_machines(self, hosts: Sequence[HostSpec]) -> list[HostSpec]:
         """Return the hosts that have none of the names of this machine."""
@@ -158,43 +179,43 @@ class HostOpener:
         tell: Callable[[bytes], None],
         *,
         again: bool,
+        failures: dict[HostSpec, str] | None,
     ) -> dict[HostSpec, AgentConnection]:
         """Return connections to other hosts, with their keys and copies in place."""
         connectors = self._connectors(hosts, environ)
-        self._make_ready(hosts, connectors, environ, tell, again=again)
-        opened = open_agents(hosts, connectors, environ, self.show_phase)
+        self._make_ready(connectors, environ, tell, again=again, failures=failures)
+        connectors = {h: c for h, c in connectors.items() if h not in (failures or ())}
+        opened = open_agents(connectors, environ, self.show_phase, failures)
         self.show_phase("checking the hosts")
-        return dict(zip(hosts, opened, strict=True))
+        return opened
 
     def _connectors(
         self, hosts: Sequence[HostSpec], environ: Mapping[str, str]
-    ) -> list[Connector]:
+    ) -> dict[HostSpec, Connector]:
         """Return the connector to each host: srun for the nodes of the Slurm job."""
         try:
             srun = find_srun(read_job(environ), environ)
         except HostError:
             srun = None
         other = cache(lambda: find_command(self.settings["ssh"], environ))
-        return [
-            srun if srun is not None and srun.reaches(host) else other()
+        return {
+            host: srun if srun is not None and srun.reaches(host) else other()
             for host in hosts
-        ]
+        }
 
     def _make_ready(
         self,
-        hosts: Sequence[HostSpec],
-        connectors: Sequence[Connector],
+        connectors: Mapping[HostSpec, Connector],
         environ: Mapping[str, str],
         tell: Callable[[bytes], None],
         *,
         again: bool,
+        failures: dict[HostSpec, str] | None,
     ) -> None:
         """Let hosts accept the user's key, and copy what they are to have."""
         folder = None if again else self.settings["sync"]
-        for connector in dict.fromkeys(connectors):
-            group = [
-                h for h, c in zip(hosts, connectors, strict=True) if c == connector
-            ]
+        for connector in dict.fromkeys(connectors.values()):
+            group = [h for h, c in connectors.items() if c == connector]
             if self.settings["distribute-ssh-key"]:
                 # ssh may ask for a password.
                 self.show_phase("")
@@ -206,7 +227,8 @@ class HostOpener:
                 copies.append(folder_copy(os.path.abspath(folder)))
             for copy in copies:
                 self.show_phase(f"copying the {copy.noun} to the hosts")
-                copy_to_hosts(copy, group, connector, environ, tell, self.log)
+                group = [host for host in group if host not in (failures or ())]
+                copy_to_hosts(copy, group, connector, environ, tell, self.log, failures)
 
 
 def _keep_other_machines(

@@ -14,6 +14,7 @@ from poprun.errors import HostUnreachableError, OptionError
 from poprun.host_specs import HostSpec
 from poprun.log import Log
 from poprun.reach import ssh_failures
+from poprun.reach.addresses import own_addresses
 from poprun.reach.connector import CommandEnd, UserCommand, unusable
 from poprun.reach.remote_commands import run_all
 from poprun.reach.silence import acknowledges_nothing, ends_of
@@ -87,6 +88,11 @@ class Ssh(UserCommand):
 
     def loss_check(self, pid: int, ssh_connection: str) -> Callable[[], bool] | None:
         return acknowledges_nothing(*ends_of(ssh_connection))
+
+    def is_direct(self, ssh_connection: str) -> bool:
+        # Behind a jump host, the client's address is that of the jump host.
+        client, _ = ends_of(ssh_connection)
+        return client.partition(" ")[0] in own_addresses()
 
     def distribute_key(
         self, hosts: Sequence[HostSpec], environ: Mapping[str, str], log: Log

@@ -100,7 +100,7 @@ def event_object(event: Event) -> dict[str, Any] | None:
     line: dict[str, Any] = {"event": EVENT_NAMES[type(event)]}
     for name, value in asdict(event).items():
         match name:
-            case "at_ns" | "at_cpu_limit" | "lacks_faulthandler":
+            case "at_ns" | "at_cpu_limit" | "lacks_faulthandler" | "may_run":
                 pass  # the line has a time, and the cause of the job says the rest
             case "status":
                 is_killed = os.WIFSIGNALED(value)

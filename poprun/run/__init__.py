@@ -3,72 +3,31 @@
 settings -> Request -> DeviceReservation -> Plan -> Job -> Verdict -> exit code
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 from poprun.helpers.own_process import open_umask
-from poprun.job import job_description, output_routes, reservation
-from poprun.job.resource_limits import check_proc
-from poprun.job.values import Job
+from poprun.job import output_routes, reservation
 from poprun.mpirun.environment import check_is_only_rank
 from poprun.options.programs import Program, explain_misplaced, words_of
 from poprun.options.settings import Settings
-from poprun.output import terminal
-from poprun.output.output_files import make_files
 from poprun.plan.assignments import make_plan
 from poprun.plan.directories import check_current_directory
-from poprun.plan.host_facts import HostFacts
+from poprun.plan.elastic import is_elastic
 from poprun.plan.instance_count import with_tasks_of_slurm
 from poprun.plan.request import read_request
 from poprun.plan.show import show_plan
-from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
+from poprun.plan.values import PartitionVariables, Request, new_attempt
 from poprun.reach.temporary_directories import temporary_directory
 from poprun.result.recorder import Recorder
-from poprun.result.verdict import Verdict
-from poprun.run.attempt import Successor, run_attempt, wait_for_stdin
+from poprun.run.attempt import run_attempt
 from poprun.run.context import RunContext
+from poprun.run.elastic import ElasticHosts
+from poprun.run.preparation import PlanAgain, Preparation, Stages, prepare
 from poprun.run.restarts import Restarts
 from poprun.supervise.guard_start import StartedGuard
 from poprun.trace.job_trace import JobTrace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
-    """The stages of a run that change something; tests pass others."""
-
-    # With the arguments of the functions of these names.
-    preview: Callable[..., tuple[PartitionVariables | None, str]]
-    reserve: Callable[..., reservation.DeviceReservation]
-    prepare: Callable[..., Job]
-    run_attempt: Callable[..., tuple[Verdict, Successor | None]]
-
-
-def prepare(plan: Plan, files: list[str], context: RunContext) -> Job:
-    """Return the job, and make the directories that the user names.
-
-    Raises:
-        PoprunError: The job cannot be started.
-    """
-    request, settings = plan.request, context.settings
-    num_instances = request.topology.num_instances
-    routes = output_routes.routes(plan, settings, context.caller_environ)
-    width = routes.width_of_mark(num_instances)
-    job = job_description.make_job(
-        plan,
-        settings,
-        files,
-        context.environ,
-        routes=routes,
-        terminals=terminal.choose_terminals(settings["tty"], width),
-        umask=context.umask,
-    )
-    if request.output_folder is not None:
-        make_files(request.output_folder, plan.attempt.number, num_instances)
-    job_description.make_cache_directory(request)
-    return job
-
 
 STAGES = Stages(
     preview=reservation.preview,
@@ -116,12 +75,17 @@ def run(
         context.preparing,
         context.phase_line,
     ):
-        request = _plan(programs, context)
+        hosts = None
+        if is_elastic(context.settings):
+            hosts = ElasticHosts(context, len(programs))
+        plan = partial(_plan, programs, context, hosts)
+        request = plan(guard)
         for note in misplaced:
             context.log.warn(note)
         if guard is None:
             return _dry_run(request, stages.preview(request, context.environ), context)
-        return _run_job(request, guard, context, stages)
+        plan_again = None if hosts is None else partial(plan, again=True)
+        return _run_job(request, guard, context, stages, plan_again)
 
 
 @contextmanager
@@ -137,12 +101,31 @@ def _traced(context: RunContext) -> Iterator[None]:
                 context.log.warn(sentence)
 
 
-def _plan(programs: Sequence[Program], context: RunContext) -> Request:
-    """Return the request, checked against the facts of the hosts."""
+def _plan(
+    programs: Sequence[Program],
+    context: RunContext,
+    hosts: ElasticHosts | None,
+    guard: StartedGuard | None,
+    lost: Collection[str] = (),
+    *,
+    again: bool = False,
+) -> Request:
+    """Return the request, checked against the facts of the hosts.
+
+    Args:
+        hosts: The hosts of an elastic job; None for a job that always has the same.
+        guard: None for a dry run.
+        lost: The hosts that the last attempt has lost.
+        again: Whether an attempt has run before.
+    """
+    settings = context.settings
     context.phase_line.show("checking the hosts")
-    context.enter("plan")
+    if not again:
+        context.enter("plan")
+    if hosts is not None:
+        settings = hosts.settings_of_attempt(guard, lost, again=again)
     request = read_request(
-        context.settings,
+        settings,
         programs,
         context.environ,
         temporary_directory(context.environ),
@@ -150,7 +133,12 @@ def _plan(programs: Sequence[Program], context: RunContext) -> Request:
         reservation.find_host_servers,
         context.identity,
     )
-    for note in (*request.notes, *output_routes.note_on_terminal(request)):
+    if again:
+        return request
+    notes = (*request.notes, *output_routes.note_on_terminal(request))
+    if hosts is not None and not settings["max-restarts"]:
+        notes += ("Without --max-restarts, the loss of a host ends the job.",)
+    for note in notes:
         context.log.warn(note)
     topology = request.topology
     context.preparing.set_shape(topology.num_instances, topology.num_replicas)
@@ -173,48 +161,28 @@ def _dry_run(
     return show_plan(plan, context.settings, context.log, partition_note=note)
 
 
-def _check(request: Request, context: RunContext) -> list[str]:
-    """Return the file of the program for each instance.
-
-    Raises:
-        PoprunError: There is no such file, or poprun cannot start the job here.
-    """
-    check_proc()
-    wait_for_stdin(request.stdin)
-    context.hosts.check_mpi(request.mpi)
-    return context.hosts.find_programs(request, context.environ)
-
-
 def _run_job(
-    request: Request, guard: StartedGuard, context: RunContext, stages: Stages
+    request: Request,
+    guard: StartedGuard,
+    context: RunContext,
+    stages: Stages,
+    plan_again: PlanAgain | None,
 ) -> int:
     """Reserve, prepare and run a job, with its restarts; return the exit code."""
-    log, phase_line = context.log, context.phase_line
-    # A job that is refused must not reserve or show anything.
-    context.enter("check")
-    files = _check(request, context)
-    context.enter("reserve IPUs")
-    reserved = stages.reserve(
-        request, context.environ, guard.tell, guard.pid, log, phase_line
-    )
-
-    def prepare_attempt(number: int, first: HostFacts) -> tuple[Plan, Job]:
-        attempt = new_attempt(request.identity, number, first)
-        plan = make_plan(request, attempt, reserved.partition)
-        return plan, reserved.with_devices(stages.prepare(plan, files, context))
-
+    preparation = Preparation(request, guard, context, stages, plan_again)
     starts = False
     context.enter("prepare")
     try:
-        plan, job = prepare_attempt(0, request.facts[0])
-        phase_line.hide()
-        if code := show_plan(plan, context.settings, log, reserved.lines):
+        plan, job = preparation.prepare(0)
+        context.phase_line.hide()
+        lines = preparation.lines
+        if code := show_plan(plan, context.settings, context.log, lines):
             return code
         starts = True
     finally:
         if not starts:
-            reserved.cancel(guard.tell)
+            preparation.cancel(guard)
     context.enter("run")
     run_attempt = partial(stages.run_attempt, context=context)
-    restarts = Restarts(context, request, prepare_attempt, run_attempt)
+    restarts = Restarts(context, preparation.prepare_next, run_attempt)
     return restarts.run(job, guard, plan, context.preparing.hand_over())

@@ -59,8 +59,10 @@ class Successor:
     guard: StartedGuard
     # They may stop the job meanwhile.
     clients: Clients
-    # Whether the attempt has lost a host.
-    lost_hosts: bool = False
+    # The names of the hosts that the attempt has lost, and whether its instances may
+    # still run on one of them.
+    lost_hosts: frozenset[str] = frozenset()
+    may_run: bool = False
 
 
 def run_attempt(
@@ -158,9 +160,12 @@ class _RunningAttempt:
         may_follow = may_restart(end) and not supervisor.num_signals
         if self._next_guard is not None and may_follow:
             clients.pause()
-            lost_hosts = any(isinstance(event, HostLost) for event in end.events)
+            lost = [event for event in end.events if isinstance(event, HostLost)]
             return verdict, Successor(
-                guard=self._next_guard, clients=clients, lost_hosts=lost_hosts
+                guard=self._next_guard,
+                clients=clients,
+                lost_hosts=frozenset(event.host for event in lost),
+                may_run=any(event.may_run for event in lost),
             )
         if self._next_guard is not None:
             # The router has written its last.

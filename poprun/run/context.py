@@ -6,13 +6,13 @@ from functools import partial
 
 from poprun.color import uses_color
 from poprun.helpers.own_process import without_own_changes
+from poprun.host_specs import HostSpec
 from poprun.log import Log
 from poprun.mpirun.environment import without_outer_poprun
 from poprun.options.settings import Settings
 from poprun.options.types import AUTO
 from poprun.output.phase_line import PhaseLine
 from poprun.output.terminal import has_status_line
-from poprun.plan.host_facts import HostFacts
 from poprun.plan.values import Request
 from poprun.reach.hosts import Preflights
 from poprun.reach.remote import HostOpener
@@ -79,12 +79,33 @@ class RunContext:
         if self.trace is not None:
             self.trace.enter(phase)
 
-    def reopen_hosts(self, request: Request, guard: StartedGuard) -> HostFacts:
-        """Reach the hosts again before another attempt; return those of rank 0."""
+    def reopen_hosts(self, request: Request, guard: StartedGuard) -> None:
+        """Reach all hosts of a job again before another attempt."""
         reopen = partial(self._opener.open, guard.tell, again=True)
         self.hosts.reopen(request.hosts, reopen)
         self.hosts.check_mpi(request.mpi)
-        return self.hosts.describe(request.hosts[:1])[0]
+
+    def open_usable_hosts(
+        self, hosts: Sequence[HostSpec], guard: StartedGuard | None, *, again: bool
+    ) -> dict[HostSpec, str]:
+        """Reach those hosts that can be used; return a sentence for each other one.
+
+        Args:
+            guard: None for a dry run, which reaches none.
+            again: Whether an attempt has run before.
+        """
+        failures: dict[HostSpec, str] = {}
+        if guard is not None:
+            reopen = partial(
+                self._opener.open, guard.tell, again=again, failures=failures
+            )
+            self.hosts.reopen(hosts, reopen)
+        return failures
+
+    def discover_hosts(self, guard: StartedGuard | None) -> Sequence[HostSpec]:
+        """Return the hosts that the command of --host-discovery-script prints."""
+        tell = (lambda message: None) if guard is None else guard.tell
+        return self._opener.discover(tell)
 
 
 def make_log(

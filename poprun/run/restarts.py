@@ -6,7 +6,7 @@ Meanwhile the new guard has the shared resources, and undoes them if poprun dies
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,8 +16,7 @@ from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions
 from poprun.helpers.processes import signal_name
 from poprun.job.values import Job
-from poprun.plan.host_facts import HostFacts
-from poprun.plan.values import Plan, Request
+from poprun.plan.values import Plan
 from poprun.result.verdict import Verdict
 from poprun.run.attempt import Successor, undo_job
 from poprun.run.context import RunContext
@@ -48,19 +47,19 @@ class Restarts:
     """The attempts of one job.
 
     Args:
-        prepare: Returns the plan and the job of an attempt. It gets the number of the
-            attempt, and the facts of the host of rank 0.
+        prepare: Reaches the hosts again, and returns the plan and the job of the next
+            attempt. It gets the number of the attempt, the guard, and the names of the
+            hosts that the last attempt has lost.
         run_attempt: The stage of this name, with the context.
     """
 
     def __init__(
         self,
         context: RunContext,
-        request: Request,
-        prepare: Callable[[int, HostFacts], tuple[Plan, Job]],
+        prepare: Callable[[int, StartedGuard, Collection[str]], tuple[Plan, Job]],
         run_attempt: Callable[..., tuple[Verdict, Successor | None]],
     ) -> None:
-        self._context, self._request = context, request
+        self._context = context
         self._prepare, self._run_attempt = prepare, run_attempt
         self._log, self._show = context.log, context.phase_line.show
         self._most = context.settings["max-restarts"]
@@ -88,7 +87,7 @@ class Restarts:
             self._causes.append(verdict.sentence)
             self._number += 1
             self._guard, self._clients = successor.guard, successor.clients
-            wait = self._wait_before(had_lost_hosts=successor.lost_hosts)
+            wait = self._wait_before(may_run=successor.may_run)
             if wait >= self._began + job.timeout - time.monotonic():
                 return self._end(job, verdict.exit_code, "--timeout leaves no time.")
             try:
@@ -103,7 +102,10 @@ class Restarts:
                     return self._end(job, error.exit_code, str(error))
                 self._log.error(str(error))
                 verdict = Verdict(exit_code=error.exit_code, sentence=str(error))
-                successor = replace(successor, guard=self._guard)
+                # The hosts that were lost may be back by then.
+                successor = replace(
+                    successor, guard=self._guard, lost_hosts=frozenset(), may_run=False
+                )
             else:
                 clients = self._clients
                 verdict, successor = self._attempt(job, self._guard, plan, clients)
@@ -124,9 +126,9 @@ class Restarts:
         self._refusal = None
         try:
             with _signals_raise():
-                self._sleep(wait, job, had_lost_hosts=successor.lost_hosts)
-                first = self._context.reopen_hosts(self._request, self._guard)
-                prepared = self._prepare(self._number, first)
+                self._sleep(wait, job, had_lost_hosts=bool(successor.lost_hosts))
+                lost = successor.lost_hosts
+                prepared = self._prepare(self._number, self._guard, lost)
                 self._show("")
                 return prepared
         except (StoppedError, HostUnreachableError, LaunchError):
@@ -147,9 +149,9 @@ class Restarts:
             job, guard, plan, may_follow=may_follow, clients=clients
         )
 
-    def _wait_before(self, *, had_lost_hosts: bool) -> float:
+    def _wait_before(self, *, may_run: bool) -> float:
         # Instances of a host that is cut off end by then, and not before.
-        least = CUT_OFF_S if had_lost_hosts else 0.0
+        least = CUT_OFF_S if may_run else 0.0
         seconds = FIRST_WAIT_S * 2.0 ** (self._number - 1)
         return max(least, min(seconds, LONGEST_WAIT_S))
 

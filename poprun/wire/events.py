@@ -151,11 +151,16 @@ class DevicesLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLost(Event):
-    """A host is not reached any more, and why; these instances were on it."""
+    """A host is not reached any more, and why; these instances were on it.
+
+    Attributes:
+        may_run: Whether they may run on, until they have lost poprun for 15 s.
+    """
 
     host: str
     ranks: tuple[int, ...]
     why: str
+    may_run: bool = True
 
 
 class ShimLost(InstanceEvent):

@@ -65,6 +65,7 @@ class Played:
             channel=channel,
             hello=SimpleNamespace(hostname="n1", ssh_connection=""),
             loss_check=lambda: None,
+            is_direct=True,
             receive=channel.receive,
             stderr_text="",
             memory=None,

@@ -55,6 +55,7 @@ class FakeAgent:
             stderr_text="",
             memory=None,
             loss_check=lambda: None,
+            is_direct=True,
         )
         job: Any = SimpleNamespace(name="10.0.0.2", ranks=[2, 3], is_traced=is_traced)
         held: Any = devices
@@ -180,7 +181,8 @@ def test_a_lost_host_is_told_of_as_what_is_known(
 ) -> None:
     agent.send(protocol.SUPERVISOR_LOST, killed)
 
-    assert agent.events == [HostLost(host="10.0.0.2", ranks=(2, 3), why=why)]
+    lost = HostLost(host="10.0.0.2", ranks=(2, 3), why=why, may_run=False)
+    assert agent.events == [lost]
 
 
 def test_an_agent_of_a_job_without_ipus_asks_for_none() -> None:

@@ -113,6 +113,10 @@ def test_the_options_that_poprun_alone_has_are_known_as_ours() -> None:
         "events": None,
         "json": False,
         "max-restarts": 0,
+        "min-instances": None,
+        "nnodes": None,
+        "host-discovery-script": None,
+        "fixed-replicas": False,
     }
 
 
@@ -125,6 +129,7 @@ def test_the_groups_follow_the_task() -> None:
         "MPI",
         "Output",
         "Limits",
+        "Elastic jobs",
         "Frameworks",
         "Debug and general",
     ]

@@ -1095,7 +1095,7 @@ def test_each_program_is_looked_for_once_on_each_host() -> None:
         replace(each, program=programs[each.rank == 3]) for each in request.assignments
     ]
     request = replace(request, assignments=assignments)
-    preflights = Preflights(lambda hosts: [Host(spec) for spec in hosts])
+    preflights = Preflights(lambda hosts: {spec: Host(spec) for spec in hosts})
     preflights.describe(request.hosts)
 
     assert preflights.find_programs(request, PATH) == [

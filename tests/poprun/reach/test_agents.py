@@ -57,7 +57,9 @@ class FakeSsh:
             phases.append(phase)
 
         environ = {"PATH": os.environ["PATH"]}
-        connections = open_agents(hosts, [self.ssh] * len(hosts), environ, stop)
+        connections = open_agents(
+            dict.fromkeys(hosts, self.ssh), environ, stop
+        ).values()
         for connection in connections:
             connection.end()
         return [connection.name for connection in connections]
@@ -101,7 +103,7 @@ def test_a_question_may_be_longer_than_what_fits_into_the_connection_at_once(
 ) -> None:
     fake = FakeSsh(tmp_path, RUN)
     environ = {"PATH": os.environ["PATH"]}
-    [connection] = open_agents([A], [fake.ssh], environ)
+    [connection] = open_agents({A: fake.ssh}, environ).values()
     try:
         question = [["true", "x" * (4 << 20)], "/usr/bin:/bin", "/"]
         path = connection.ask(protocol.FIND_PROGRAM, question, str)
@@ -239,13 +241,13 @@ def test_answers_that_came_while_poprun_was_stopped_count(
 
     phases: list[str] = []
     environ = {"PATH": os.environ["PATH"]}
-    [connection] = open_agents([A], [fake.ssh], environ, stop)
+    [connection] = open_agents({A: fake.ssh}, environ, stop).values()
     connection.end()
 
 
 def test_a_reply_that_came_while_poprun_was_stopped_counts(tmp_path: Path) -> None:
     fake = FakeSsh(tmp_path, RUN)
-    [connection] = open_agents([A], [fake.ssh], {"PATH": os.environ["PATH"]})
+    [connection] = open_agents({A: fake.ssh}, {"PATH": os.environ["PATH"]}).values()
     try:
         connection.channel.send(codec.pack_json(protocol.READ_MEMORY, None))
         assert select.select([connection], [], [], 200)[0]
@@ -286,7 +288,7 @@ def test_what_is_no_message_after_the_first_bytes_is_of_another_version(
 def test_an_agent_that_ends_before_the_job_is_reported_at_once(tmp_path: Path) -> None:
     answer = hello().replace("; cat >/dev/null", "; echo 'broken pipe' >&2")
     fake = FakeSsh(tmp_path, answer)
-    [connection] = open_agents([A], [fake.ssh], {})
+    [connection] = open_agents({A: fake.ssh}, {}).values()
 
     with pytest.raises(LaunchError) as refusal:
         connection.ask(protocol.READ_MEMORY)
@@ -304,7 +306,7 @@ def test_an_agent_whose_guard_is_killed_before_the_job_is_reported(
     lost = protocol.pack(protocol.SUPERVISOR_LOST, protocol.GUARD)
     octal = "".join(f"\\{byte:03o}" for byte in lost)
     fake = FakeSsh(tmp_path, hello().replace("; cat", f"; printf '{octal}'; cat"))
-    [connection] = open_agents([A], [fake.ssh], {})
+    [connection] = open_agents({A: fake.ssh}, {}).values()
 
     with pytest.raises(LaunchError) as refusal:
         connection.answer()
@@ -319,3 +321,19 @@ def test_lines_of_ssh_are_read_without_their_carriage_returns(tmp_path: Path) ->
     fake = FakeSsh(tmp_path, r"printf 'Connection refused.\r\n' >&2; exit 255")
 
     assert "ssh says: 'Connection refused'. " in fake.refusal(A)
+
+
+def test_a_job_that_can_do_without_a_host_learns_why_it_cannot_be_used(
+    tmp_path: Path,
+) -> None:
+    fake = FakeSsh(tmp_path, f'case " $* " in *" a "*) {RUN};; *) exit 255;; esac')
+    failures: dict[HostSpec, str] = {}
+    opened = open_agents(
+        {A: fake.ssh, B: fake.ssh}, {"PATH": os.environ["PATH"]}, failures=failures
+    )
+    for connection in opened.values():
+        connection.end()
+
+    assert [*opened] == [A]
+    assert [*failures] == [B]
+    assert failures[B].startswith("The host b cannot be used")

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -56,9 +57,9 @@ class FakePreflight:
 def test_each_host_is_asked_by_its_own_object_and_described_once() -> None:
     opened: list[FakePreflight] = []
 
-    def open_hosts(hosts: Sequence[HostSpec]) -> Sequence[Preflight]:
+    def open_hosts(hosts: Sequence[HostSpec]) -> Any:
         opened.extend(map(FakePreflight, hosts))
-        return opened[-len(hosts) :]
+        return dict(zip(hosts, opened[-len(hosts) :], strict=True))
 
     hosts = Preflights(open_hosts)
 
@@ -74,12 +75,12 @@ def test_each_host_is_asked_by_its_own_object_and_described_once() -> None:
 def test_hosts_are_reached_again_even_after_one_could_not_be() -> None:
     opened: list[FakePreflight] = []
 
-    def open_hosts(hosts: Sequence[HostSpec]) -> list[Preflight]:
-        new = [FakePreflight(host) for host in hosts]
-        opened.extend(new)
-        return new  # type: ignore[return-value]
+    def open_hosts(hosts: Sequence[HostSpec]) -> Any:
+        new = {host: FakePreflight(host) for host in hosts}
+        opened.extend(new.values())
+        return new
 
-    def refuse(hosts: Sequence[HostSpec]) -> list[Preflight]:
+    def refuse(hosts: Sequence[HostSpec]) -> Any:
         raise HostUnreachableError("b is away.")
 
     preflights = Preflights(open_hosts)

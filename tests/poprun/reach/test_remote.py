@@ -24,7 +24,7 @@ def open_hosts(
         log=Log(0, lambda text: None),
         show_phase=lambda phase: None,
     )
-    return opener.open(lambda message: None, hosts)
+    return [*opener.open(lambda message: None, hosts).values()]
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1", os.uname().nodename])

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -90,15 +90,11 @@ class Played:
         self.undone.append("the job")
         return True
 
-    def reopen(self, guard: Guard) -> int:
-        self.calls.append("reopen")
+    def prepare(self, number: int, guard: Guard, lost: Collection[str]) -> Any:
+        self.calls.append((number, *lost))
         refusal = self.refusals.pop(0) if self.refusals else None
         if refusal is not None:
             raise refusal
-        return 4711
-
-    def prepare(self, number: int, port: int) -> Any:
-        self.calls.append((number, port))
         return "plan", self.job
 
     def attempt(
@@ -116,7 +112,6 @@ class Played:
 
     def run(self, most: int, job: Job | None = None, **first: Any) -> int:
         context: Any = SimpleNamespace(
-            reopen_hosts=lambda request, guard: self.reopen(guard),
             caller_environ={},
             phase_line=SimpleNamespace(show=self.shown.append),
             settings={"max-restarts": most},
@@ -129,7 +124,8 @@ class Played:
         self.ends.insert(0, failed(**first))
         guard: Any = GUARD
         plan: Any = "plan"
-        attempts = Restarts(context, plan, self.prepare, self.attempt)
+        prepare: Any = self.prepare
+        attempts = Restarts(context, prepare, self.attempt)
         return attempts.run(job or self.job, guard, plan, None)
 
 
@@ -178,17 +174,15 @@ def test_the_waits_double_up_to_a_minute(waits: list[float]) -> None:
     assert played.undone == []  # by the last attempt
 
 
-def test_each_attempt_is_prepared_with_its_number_and_a_port() -> None:
-    played = Played([failed(), SUCCEEDED])
+def test_each_attempt_is_prepared_with_its_number_and_the_lost_hosts() -> None:
+    played = Played([failed(lost_hosts=frozenset(["h1"])), SUCCEEDED])
 
     assert played.run(2) == 0
     assert played.calls == [
         "run",
-        "reopen",
-        (1, 4711),
+        (1,),
         "run",
-        "reopen",
-        (2, 4711),
+        (2, "h1"),
         "last",
     ]
     assert played.said[-1] == (
@@ -197,13 +191,14 @@ def test_each_attempt_is_prepared_with_its_number_and_a_port() -> None:
     )
 
 
+@pytest.mark.parametrize(("may_run", "wait"), [(True, CUT_OFF_S), (False, 1)])
 def test_after_the_loss_of_a_host_its_instances_have_ended_first(
-    waits: list[float],
+    may_run: bool, wait: float, waits: list[float]
 ) -> None:
     played = Played([SUCCEEDED])
-    played.run(1, lost_hosts=True)
+    played.run(1, lost_hosts=frozenset(["h1"]), may_run=may_run)
 
-    assert waits == [CUT_OFF_S]
+    assert waits == [wait]
 
 
 def test_a_host_that_does_not_answer_is_tried_again_after_a_longer_wait(

@@ -1,0 +1,164 @@
+"""The hosts and numbers of an elastic job, from the hosts that can be used. Pure.
+
+Each attempt is the job that the user would have asked for with these hosts:
+
+- Each host gets the same number of instances, and at most as many as it has slots.
+- There are as many instances as that allows, but at most --num-instances. If several
+  divisions give that number, the one with the most hosts is taken.
+- Each instance keeps its number of replicas, and the total follows. With
+  --fixed-replicas the total stays, and the number of instances must divide it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from poprun.errors import OptionError
+from poprun.host_specs import HostSpec
+from poprun.options.settings import Setting, Settings
+from poprun.options.types import AUTO, range_of
+from poprun.plan.topology import MOST, Topology
+from poprun.words import counted
+
+# Each of these makes a job elastic. The first two say how small it may become.
+LIMITS = ("min-instances", "nnodes")
+DISCOVERY = "host-discovery-script"
+ORIGIN = "the hosts that can be used"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The numbers that the attempts of an elastic job may have."""
+
+    least_instances: int
+    most_instances: int
+    most_hosts: int = MOST
+    # The slots of a host that has no number of them.
+    slots: int
+    local_replicas: int
+    # The number of replicas of every attempt; None where it follows the instances.
+    num_replicas: int | None = None
+    num_ilds: int = 1
+
+    def allows(self, num_instances: int) -> bool:
+        """Return whether the replicas and ILDs can be shared among the instances."""
+        total = self.num_replicas
+        divides = total is None or total % num_instances == 0
+        return divides and num_instances % self.num_ilds == 0
+
+    def replicas_of(self, num_instances: int) -> int:
+        """Return how many replicas a job of so many instances has."""
+        return self.num_replicas or num_instances * self.local_replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """The hosts of one attempt, and how many instances they have together."""
+
+    hosts: Sequence[HostSpec]
+    num_instances: int
+
+
+def is_elastic(settings: Settings) -> bool:
+    return any(map(settings.is_given, (*LIMITS, DISCOVERY)))
+
+
+def read_bounds(settings: Settings, num_programs: int, num_hosts: int) -> Bounds:
+    """Return the bounds that the options set.
+
+    Args:
+        num_hosts: How many hosts the user or the discovery script names.
+
+    Raises:
+        PoprunError: The options contradict each other.
+    """
+    if num_programs > 1:
+        raise OptionError(
+            f"The job has {num_programs} programs, each with its own number of "
+            "instances, so its number of instances cannot follow the hosts. Leave "
+            f"--{given_option(settings)} out, or name one program."
+        )
+    most, replicas = settings["num-instances"], settings["num-replicas"]
+    if most == AUTO:
+        raise OptionError(
+            f"The number of instances is auto, but with --{given_option(settings)} it "
+            "is the largest number that the job may have. Write a number."
+        )
+    full = Topology(
+        num_instances=most,
+        num_replicas=most if replicas == AUTO else replicas,
+        ipus_per_replica=settings["ipus-per-replica"],
+        num_ilds=settings["num-ilds"],
+    )
+    least_hosts, most_hosts = _read_hosts(settings, most)
+    slots = most // most_hosts if most_hosts else max(1, most // num_hosts)
+    least = settings["min-instances"] or least_hosts * slots or most
+    if least > most:
+        raise OptionError(
+            f"--min-instances is {least}, but the job has at most "
+            f"{counted(most, 'instance')}. Give a number from 1 to {most}, or a larger "
+            "--num-instances."
+        )
+    return Bounds(
+        least_instances=least,
+        most_instances=most,
+        most_hosts=most_hosts or MOST,
+        slots=slots,
+        local_replicas=full.local_replicas,
+        num_replicas=full.num_replicas if settings["fixed-replicas"] else None,
+        num_ilds=full.num_ilds,
+    )
+
+
+def _read_hosts(settings: Settings, most: int) -> tuple[int, int]:
+    """Return the smallest and largest number of hosts in --nnodes; 0 without it."""
+    if settings["nnodes"] is None:
+        return 0, 0
+    least_hosts, most_hosts = range_of(settings["nnodes"])
+    if most % most_hosts:
+        fewer = most - most % most_hosts
+        numbers = [n for n in (fewer, fewer + most_hosts) if n]
+        raise OptionError(
+            f"{counted(most, 'instance')} cannot be shared equally among the "
+            f"{counted(most_hosts, 'host')} of --nnodes {settings['nnodes']}. Ask for "
+            f"{' or '.join(map(str, numbers))} with --num-instances."
+        )
+    return least_hosts, most_hosts
+
+
+def given_option(settings: Settings) -> str:
+    """Return the option that makes the job elastic."""
+    return next(filter(settings.is_given, (*LIMITS, DISCOVERY)))
+
+
+def choose_members(hosts: Sequence[HostSpec], bounds: Bounds) -> Members:
+    """Return the hosts of an attempt, from those that can be used, in their order.
+
+    It has no hosts if the replicas cannot be shared among any of them.
+    """
+    slots = [host.slots or bounds.slots for host in hosts]
+    best = Members(hosts=(), num_instances=0)
+    for share in range(1, min(max(slots, default=0), bounds.most_instances) + 1):
+        fitting = [h for h, number in zip(hosts, slots, strict=True) if number >= share]
+        most = min(len(fitting), bounds.most_hosts, bounds.most_instances // share)
+        numbers = (n for n in range(most, 0, -1) if bounds.allows(n * share))
+        number = next(numbers, 0)
+        # The first of equal ones has the most hosts.
+        if number * share > best.num_instances:
+            best = Members(hosts=fitting[:number], num_instances=number * share)
+    return best
+
+
+def settings_with(settings: Settings, members: Members, bounds: Bounds) -> Settings:
+    """Return the settings of the job with these hosts and their instances."""
+    count = members.num_instances
+    values = {
+        "host": ",".join(map(str, members.hosts)),
+        "hostfile": None,
+        "num-instances": count,
+        "num-replicas": bounds.replicas_of(count),
+    }
+    changed = {
+        name: Setting(value=value, texts=(str(value),), origin=ORIGIN)
+        for name, value in values.items()
+    }
+    return replace(settings, entries={**settings.entries, **changed})

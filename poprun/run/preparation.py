@@ -1,0 +1,156 @@
+"""Prepares the attempts of a job: Request -> DeviceReservation -> Plan, Job."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from poprun.errors import LaunchError
+from poprun.job import job_description, output_routes
+from poprun.job.reservation import DeviceReservation
+from poprun.job.resource_limits import check_proc
+from poprun.job.values import Job
+from poprun.output import terminal
+from poprun.output.output_files import make_files
+from poprun.plan.assignments import make_plan
+from poprun.plan.topology import Topology
+from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
+from poprun.result.verdict import Verdict
+from poprun.run.attempt import Successor, wait_for_stdin
+from poprun.run.context import RunContext
+from poprun.supervise.guard_start import StartedGuard
+from poprun.vipu.errors import NoSpaceError
+
+# Returns the request of the next attempt of an elastic job. It gets the guard, and the
+# hosts that the last attempt has lost.
+PlanAgain = Callable[[StartedGuard, Collection[str]], Request]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """The stages of a run that change something; tests pass others."""
+
+    # With the arguments of the functions of these names.
+    preview: Callable[..., tuple[PartitionVariables | None, str]]
+    reserve: Callable[..., DeviceReservation]
+    prepare: Callable[..., Job]
+    run_attempt: Callable[..., tuple[Verdict, Successor | None]]
+
+
+def prepare(plan: Plan, files: list[str], context: RunContext) -> Job:
+    """Return the job, and make the directories that the user names.
+
+    Raises:
+        PoprunError: The job cannot be started.
+    """
+    request, settings = plan.request, context.settings
+    num_instances = request.topology.num_instances
+    routes = output_routes.routes(plan, settings, context.caller_environ)
+    width = routes.width_of_mark(num_instances)
+    job = job_description.make_job(
+        plan,
+        settings,
+        files,
+        context.environ,
+        routes=routes,
+        terminals=terminal.choose_terminals(settings["tty"], width),
+        umask=context.umask,
+    )
+    if request.output_folder is not None:
+        make_files(request.output_folder, plan.attempt.number, num_instances)
+    job_description.make_cache_directory(request)
+    return job
+
+
+class Preparation:
+    """The request, the devices and the plan of each attempt of a job.
+
+    Args:
+        plan_again: None for a job whose hosts are always the same.
+
+    Raises:
+        PoprunError: The job cannot be started. Nothing is reserved then.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        guard: StartedGuard,
+        context: RunContext,
+        stages: Stages,
+        plan_again: PlanAgain | None,
+    ) -> None:
+        self._request, self._context, self._stages = request, context, stages
+        self._plan_again = plan_again
+        # A job that is refused must not reserve or show anything.
+        context.enter("check")
+        self._files = _check(request, context)
+        context.enter("reserve IPUs")
+        self._reserve(guard)
+
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """The log lines about the devices, each with its level."""
+        return self._reserved.lines
+
+    def prepare(self, number: int) -> tuple[Plan, Job]:
+        """Return the plan and the job of an attempt, whose hosts are connected."""
+        request = self._request
+        first = self._context.hosts.describe(request.hosts[:1])[0]
+        attempt = new_attempt(request.identity, number, first)
+        plan = make_plan(request, attempt, self._reserved.partition)
+        job = self._stages.prepare(plan, self._files, self._context)
+        return plan, self._reserved.with_devices(job)
+
+    def prepare_next(
+        self, number: int, guard: StartedGuard, lost: Collection[str]
+    ) -> tuple[Plan, Job]:
+        """Reach the hosts again, and return the plan and the job of another attempt.
+
+        Args:
+            lost: The hosts that the last attempt has lost.
+
+        Raises:
+            HostUnreachableError, LaunchError: A later attempt may succeed.
+        """
+        if self._plan_again is None:
+            self._context.reopen_hosts(self._request, guard)
+            return self.prepare(number)
+        self._request = self._plan_again(guard, lost)
+        self._files = _check(self._request, self._context)
+        if self._request.topology != self._reserved_for:
+            # The instances get other devices.
+            self.cancel(guard)
+            try:
+                self._reserve(guard)
+            except NoSpaceError as error:
+                # Lost hosts may still hold some.
+                raise LaunchError(str(error)) from error
+        return self.prepare(number)
+
+    def cancel(self, guard: StartedGuard) -> None:
+        """Release the devices."""
+        self._reserved.cancel(guard.tell)
+        self._reserved_for: Topology | None = None
+
+    def _reserve(self, guard: StartedGuard) -> None:
+        context = self._context
+        self._reserved: DeviceReservation = self._stages.reserve(
+            self._request,
+            context.environ,
+            guard.tell,
+            guard.pid,
+            context.log,
+            context.phase_line,
+        )
+        self._reserved_for = self._request.topology
+
+
+def _check(request: Request, context: RunContext) -> list[str]:
+    """Return the file of the program for each instance.
+
+    Raises:
+        PoprunError: There is no such file, or poprun cannot start the job here.
+    """
+    check_proc()
+    wait_for_stdin(request.stdin)
+    context.hosts.check_mpi(request.mpi)
+    return context.hosts.find_programs(request, context.environ)

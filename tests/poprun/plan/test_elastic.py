@@ -1,0 +1,152 @@
+"""Which hosts an attempt of an elastic job has, and how many instances."""
+
+import pytest
+
+from poprun.errors import PoprunError
+from poprun.host_specs import parse_hosts
+from poprun.options import grammar
+from poprun.options.settings import Settings, resolve_settings
+from poprun.plan.elastic import (
+    Bounds,
+    Members,
+    choose_members,
+    is_elastic,
+    read_bounds,
+    settings_with,
+)
+
+
+def settings(*words: str) -> Settings:
+    return resolve_settings(grammar.parse([*words, "true"]).options, {})
+
+
+def bounds(*words: str, num_hosts: int = 4) -> Bounds:
+    return read_bounds(settings(*words), 1, num_hosts)
+
+
+def chosen(hosts: str, limits: Bounds) -> tuple[list[str], int]:
+    members = choose_members(parse_hosts(hosts) if hosts else (), limits)
+    return [host.name for host in members.hosts], members.num_instances
+
+
+@pytest.mark.parametrize(
+    ("hosts", "names", "number"),
+    [
+        ("a,b,c,d", "abcd", 8),
+        ("a,b,d", "abd", 6),
+        ("c", "c", 2),
+        # More hosts do not make the job larger than --num-instances.
+        ("a,b,c,d,e", "abcd", 8),
+        # The most instances, and not the most hosts.
+        ("a:4,b:1,c:4", "ac", 8),
+        ("a:3,b:1,c:1", "abc", 3),
+        # Of equal ones, the division with the most hosts.
+        ("a:4,b:4,c:2,d:2", "abcd", 8),
+        ("a:9", "a", 8),
+    ],
+)
+def test_each_host_gets_as_many_instances_as_another(
+    hosts: str, names: str, number: int
+) -> None:
+    limits = bounds("-n", "8", "--min-instances", "2")
+
+    assert chosen(hosts, limits) == (list(names), number)
+
+
+def test_a_job_without_hosts_has_no_instances() -> None:
+    assert chosen("", bounds("-n", "8", "--min-instances", "2")) == ([], 0)
+
+
+def test_nnodes_gives_the_instances_of_each_host_and_keeps_others_in_reserve() -> None:
+    limits = bounds("-n", "8", "--nnodes", "2:4", num_hosts=6)
+
+    assert (limits.least_instances, limits.most_instances) == (4, 8)
+    assert chosen("a,b,c,d,e,f", limits) == (list("abcd"), 8)
+    assert chosen("b,e,f", limits) == (list("bef"), 6)
+
+
+def test_one_number_of_nodes_is_both_the_smallest_and_the_largest() -> None:
+    limits = bounds("-n", "6", "--nnodes", "3")
+
+    assert limits.least_instances == limits.most_instances == 6
+
+
+def test_each_instance_keeps_its_replicas() -> None:
+    limits = bounds(
+        *("--num-instances", "4", "--num-replicas", "8", "--min-instances", "1")
+    )
+
+    assert [limits.replicas_of(n) for n in (4, 3, 1)] == [8, 6, 2]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "names", "number"),
+    # 12 replicas can be shared among 6, 4, 3, 2 and 1, but not among 5 instances.
+    [("a,b,c,d,e,f", "abcdef", 6), ("a,b,c,d,e", "abcd", 4), ("a,b", "ab", 2)],
+)
+def test_a_number_of_replicas_that_stays_is_shared_equally(
+    hosts: str, names: str, number: int
+) -> None:
+    words = ("--num-instances", "6", "--num-replicas", "12", "--fixed-replicas")
+    limits = bounds(*words, "--min-instances", "1", num_hosts=6)
+
+    assert chosen(hosts, limits) == (list(names), number)
+    assert limits.replicas_of(number) == 12
+
+
+def test_instances_are_shared_among_ilds() -> None:
+    words = ("--num-instances", "4", "--num-replicas", "4", "--num-ilds", "2")
+    limits = bounds(*words, "--min-instances", "1")
+
+    assert chosen("a,b,c", limits) == (["a", "b"], 2)
+    assert chosen("a", limits) == ([], 0)
+
+
+def test_the_settings_are_those_of_a_job_with_these_hosts() -> None:
+    given = settings("-n", "8", "--hostfile", "/nowhere", "--min-instances", "2")
+    limits = read_bounds(given, 1, 4)
+    members = Members(hosts=parse_hosts("alice@a:2,[fd00::1]"), num_instances=4)
+    changed = settings_with(given, members, limits)
+
+    names = ("host", "hostfile", "num-instances", "num-replicas", "min-instances")
+    assert [changed[name] for name in names] == ["alice@a:2,[fd00::1]", None, 4, 4, 2]
+    assert changed.offline
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--min-instances", "2"),
+        ("--nnodes", "1:4"),
+        ("--host-discovery-script", "./hosts"),
+    ],
+)
+def test_each_of_three_options_makes_a_job_elastic(words: tuple[str, ...]) -> None:
+    assert is_elastic(settings("-n", "8", *words))
+    assert not is_elastic(settings("-n", "8"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-n", "2", "--min-instances", "3"), "--min-instances is 3, but .* from 1 to"),
+        (("-n", "6", "--nnodes", "1:4"), "among the 4 hosts .* Ask for 4 or 8"),
+        (("-n", "2", "--nnodes", "1:4"), "Ask for 4 with --num-instances"),
+        (("-n", "auto", "--nnodes", "1:4"), "is auto, .* Write a number"),
+        (("-n", "4", "--nnodes", "4:1"), "must be MIN:MAX"),
+        (("-n", "4", "--nnodes", "0:1"), "must be MIN:MAX"),
+        (("-n", "4", "--nnodes", "1", "--min-instances", "1"), "exclude each other"),
+        (
+            ("--num-instances", "3", "--num-replicas", "4", "--nnodes", "3"),
+            "4 replicas cannot be shared equally among 3 instances",
+        ),
+    ],
+)
+def test_contradictions_are_explained(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(PoprunError, match=message):
+        bounds(*words)
+
+
+def test_a_job_of_several_programs_has_fixed_numbers() -> None:
+    with pytest.raises(PoprunError, match="has 2 programs"):
+        read_bounds(settings("-n", "4", "--nnodes", "2"), 2, 2)

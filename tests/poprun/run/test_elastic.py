@@ -1,0 +1,150 @@
+"""The hosts of each attempt of an elastic job, with hosts that the test plays."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from poprun.errors import HostUnreachableError, OptionError
+from poprun.host_specs import HostSpec, parse_hosts
+from poprun.log import Log
+from poprun.options import grammar
+from poprun.options.settings import Settings, resolve_settings
+from poprun.run.elastic import ElasticHosts
+
+GUARD: Any = object()
+
+
+class PlayedContext:
+    """A run whose hosts the test says: `away` cannot be used."""
+
+    def __init__(self, *words: str) -> None:
+        self.settings = resolve_settings(grammar.parse([*words, "true"]).options, {})
+        self.environ: dict[str, str] = {}
+        self.said: list[str] = []
+        self.log = Log(0, self.said.append)
+        self.away: set[str] = set()
+        self.discovered = ""
+        # The hosts that were tried, and those that were kept.
+        self.tried: list[str] = []
+        self.kept: list[str] = []
+        self.hosts = SimpleNamespace(keep=self.keep)
+
+    def keep(self, hosts: Sequence[HostSpec]) -> None:
+        self.kept = [host.name for host in hosts]
+
+    def open_usable_hosts(
+        self, hosts: Sequence[HostSpec], guard: object, *, again: bool
+    ) -> dict[HostSpec, str]:
+        self.tried = [host.name for host in hosts]
+        return {h: f"{h.name} is away." for h in hosts if h.name in self.away}
+
+    def discover_hosts(self, guard: object) -> Sequence[HostSpec]:
+        return parse_hosts(self.discovered)
+
+
+class Play:
+    def __init__(self, *words: str) -> None:
+        self.context: Any = PlayedContext(*words)
+        self.hosts = ElasticHosts(self.context, 1)
+
+    def attempt(self, *lost: str, again: bool = True) -> Settings:
+        return self.hosts.settings_of_attempt(GUARD, lost, again=again)
+
+
+def numbers(settings: Settings) -> tuple[str, int, int]:
+    names = ("host", "num-instances", "num-replicas")
+    host, instances, replicas = (settings[name] for name in names)
+    return host, instances, replicas
+
+
+FOUR = ("-n", "8", "--host", "a,b,c,d", "--min-instances", "4")
+
+
+def test_a_job_with_all_of_its_hosts_is_the_one_that_was_asked_for() -> None:
+    play = Play(*FOUR)
+
+    assert numbers(play.attempt(again=False)) == ("a,b,c,d", 8, 8)
+    assert play.context.kept == list("abcd")
+    assert play.context.said == []
+
+
+def test_a_lost_host_is_left_out_at_once_and_tried_again_later() -> None:
+    play = Play(*FOUR)
+    play.attempt(again=False)
+
+    assert numbers(play.attempt("b")) == ("a,c,d", 6, 6)
+    assert play.context.tried == list("acd")
+    assert play.context.said == [
+        "poprun: the job has 6 instances of at most 8 now, on a, c, d.\n"
+    ]
+    assert numbers(play.attempt()) == ("a,b,c,d", 8, 8)
+
+
+def test_a_host_that_does_not_answer_is_left_out_and_named() -> None:
+    play = Play(*FOUR)
+    play.context.away = {"a"}
+
+    assert numbers(play.attempt(again=False)) == ("b,c,d", 6, 6)
+    assert play.context.said == [
+        "poprun: warning: a is away.\n",
+        "poprun: the job has 6 instances of at most 8 now, on b, c, d.\n",
+    ]
+
+
+def test_a_lost_host_is_tried_at_once_if_the_job_cannot_do_without() -> None:
+    play = Play(*FOUR)
+    play.attempt(again=False)
+
+    assert numbers(play.attempt("a", "b", "c")) == ("a,b,c,d", 8, 8)
+
+
+def test_a_job_that_may_not_shrink_further_is_not_started() -> None:
+    play = Play(*FOUR)
+    play.context.away = {"a", "b", "d"}
+
+    with pytest.raises(HostUnreachableError) as refusal:
+        play.attempt(again=False)
+    assert str(refusal.value).splitlines() == [
+        "The job needs hosts for 4 instances at least, but those that can be used (c) "
+        "have room for 2. Wait for more hosts, or allow fewer instances with "
+        "--min-instances.",
+        "a is away.",
+        "b is away.",
+        "d is away.",
+    ]
+
+
+def test_hosts_are_discovered_before_each_attempt() -> None:
+    play = Play("-n", "4", "--host-discovery-script", "./hosts", "--min-instances", "1")
+    play.context.discovered = "a:1"
+    assert numbers(play.attempt(again=False)) == ("a:1", 1, 1)
+    play.context.discovered = "a:1,b:2,c:2"
+
+    assert numbers(play.attempt()) == ("b:2,c:2", 4, 4)
+    # The job has no use for the third one.
+    assert play.context.kept == ["b", "c"]
+
+
+def test_the_nodes_of_a_slurm_job_are_its_hosts() -> None:
+    play = Play("-n", "4", "--min-instances", "2")
+    play.context.environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
+    play.context.away = {"n1"}
+
+    assert numbers(play.attempt(again=False)) == ("n2", 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--min-instances", "1"), "--min-instances is about a job on several hosts"),
+        (
+            ("--host-discovery-script", "./hosts", "--host", "a"),
+            "exclude each other.* Leave --host and --hostfile out",
+        ),
+    ],
+)
+def test_the_hosts_are_named_in_one_way(words: Sequence[str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Play("-n", "2", *words).attempt(again=False)
