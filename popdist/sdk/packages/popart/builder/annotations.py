@@ -1,10 +1,12 @@
 """What a builder notes on nodes: IPUs, stages and attributes of all kinds.
 
 Where a node runs changes no result here; the notes go into the model, as PopART's do.
+Any: attributes are numbers, strings and lists, and methods take them in several orders.
 """
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partialmethod
 from typing import Any
 
 import onnx
@@ -36,9 +38,8 @@ def _names(outputs: Outputs) -> list[str]:
 
 
 class _Noting:
-    """A `with` block that notes an attribute; it can be entered again, as PopART's."""
+    """A `with` block that notes an attribute. It can be entered again, as PopART's."""
 
-    # Any: as in Annotations.
     def __init__(self, annotations: "Annotations", name: str, value: Any) -> None:
         self._annotations, self._name, self._value = annotations, name, value
         # What was noted before each block that is not left yet.
@@ -57,7 +58,6 @@ class Annotations:
     """The part of a builder that notes attributes on nodes."""
 
     def __init__(self) -> None:
-        # Any: attributes are numbers, strings and lists.
         self.common: dict[str, Any] = {}
         self._nodes: dict[str, onnx.NodeProto] = {}
 
@@ -74,11 +74,10 @@ class Annotations:
             )
         return next(iter(nodes.values()))
 
-    # Any: as in __init__().
     def _noting(self, name: str, value: Any) -> AbstractContextManager[None]:
+        """Return a `with` block that notes an attribute. It can be entered again."""
         return _Noting(self, name, value)
 
-    # Any: as in __init__().
     def _note(
         self, name: str, first: Any, value: Any
     ) -> AbstractContextManager[None] | None:
@@ -89,49 +88,43 @@ class Annotations:
             _set(self._node(output), name, value)
         return None
 
-    # Any: `virtualGraph(0)`, or `virtualGraph(outputs, 0)`.
-    def virtualGraph(self, nodeOutputNames: Any = None, value: Any = None) -> Any:
-        """Note an IPU on nodes, or in a `with` block."""
-        return self._placed(VIRTUAL_GRAPH, nodeOutputNames, value)
-
-    # Any: as virtualGraph().
-    def pipelineStage(self, nodeOutputNames: Any = None, value: Any = None) -> Any:
-        """Note a stage of a pipeline on nodes, or in a `with` block."""
-        return self._placed(PIPELINE_STAGE, nodeOutputNames, value)
-
-    # Any: as virtualGraph().
-    def executionPhase(self, nodeOutputNames: Any = None, value: Any = None) -> Any:
-        """Note an execution phase on nodes, or in a `with` block."""
-        return self._placed(EXECUTION_PHASE, nodeOutputNames, value)
-
-    # Any: as virtualGraph().
-    def _placed(self, attribute: str, first: Any, value: Any) -> Any:
-        if first is None:
-            first, value = (0 if value is None else value), None
-        elif not isinstance(first, int) and value is None:
+    def _place(
+        self, attribute: str, nodeOutputNames: Any = None, value: int | None = None
+    ) -> AbstractContextManager[None] | None:
+        """Note a number on nodes, or in a `with` block: the only argument, or 0."""
+        if nodeOutputNames is None:
+            nodeOutputNames, value = value or 0, None
+        elif not isinstance(nodeOutputNames, int) and value is None:
             value = 0
-        return self._note(attribute, first, value)
+        return self._note(attribute, nodeOutputNames, value)
 
-    # Any: as virtualGraph().
-    def recomputeOutput(self, nodeOutputNames: Any = None, value: Any = None) -> Any:
+    # The IPU, the stage of a pipeline and the execution phase: `virtualGraph(0)` in a
+    # `with` block, or `virtualGraph(outputs, 0)`.
+    virtualGraph = partialmethod(_place, VIRTUAL_GRAPH)
+    pipelineStage = partialmethod(_place, PIPELINE_STAGE)
+    executionPhase = partialmethod(_place, EXECUTION_PHASE)
+
+    def recomputeOutput(
+        self, nodeOutputNames: Any = None, value: RecomputeType | None = None
+    ) -> AbstractContextManager[None] | None:
         """Note on nodes whether they are recomputed, or in a `with` block."""
-        if isinstance(nodeOutputNames, RecomputeType) or nodeOutputNames is None:
-            kind = value if nodeOutputNames is None else nodeOutputNames
-            return self._noting(RECOMPUTE, int(kind or RecomputeType.Undefined))
-        kind = RecomputeType.Undefined if value is None else value
-        return self._note(RECOMPUTE, nodeOutputNames, int(kind))
+        if isinstance(nodeOutputNames, RecomputeType):
+            nodeOutputNames, value = None, nodeOutputNames
+        kind = int(value or RecomputeType.Undefined)
+        if nodeOutputNames is None:
+            return self._noting(RECOMPUTE, kind)
+        return self._note(RECOMPUTE, nodeOutputNames, kind)
 
     def recomputeOutputInBackwardPass(
         self, nodeOutputName: Outputs, value: RecomputeType = RecomputeType.Recompute
     ) -> None:
         """Note on nodes whether they are recomputed."""
-        self._note(RECOMPUTE, _names(nodeOutputName), int(value))
+        self._note(RECOMPUTE, nodeOutputName, int(value))
 
     def checkpointOutput(self, nodeOutputNames: Outputs) -> list[str]:
         """Return the tensors: all of them are kept for the backward pass anyway."""
         return _names(nodeOutputNames)
 
-    # Any: `outputTensorLocation(location)`, or with outputs before it.
     def outputTensorLocation(
         self, nodeOutputNames: Any = None, value: TensorLocation | None = None
     ) -> AbstractContextManager[None] | None:
@@ -147,7 +140,6 @@ class Annotations:
         """Note a priority in a `with` block."""
         return self._noting(PRIORITY, float(value))
 
-    # Any: keys and values are whatever has a str().
     def outlineAttributes(self, pairs: dict[Any, Any]) -> AbstractContextManager[None]:
         """Note pairs that only like parts of a graph share in a `with` block."""
         flat = [str(part) for pair in sorted(pairs.items()) for part in pair]
@@ -163,18 +155,17 @@ class Annotations:
         self, nodeOutputName: Outputs, patternNames: Sequence[str]
     ) -> None:
         """Note patterns that are not applied to nodes."""
-        self._note(EXCLUDED, _names(nodeOutputName), list(patternNames))
+        self._note(EXCLUDED, nodeOutputName, list(patternNames))
 
     def setAvailableMemoryProportion(
         self, nodeOutputName: Outputs, availableMemoryProportion: float
     ) -> None:
         """Note how much memory nodes may use."""
-        names = _names(nodeOutputName)
-        self._note(MEMORY, names, float(availableMemoryProportion))
+        self._note(MEMORY, nodeOutputName, float(availableMemoryProportion))
 
     def setPartialsType(self, nodeOutputName: Outputs, partialsType: str) -> None:
         """Note the type of partial sums on nodes."""
-        self._note(PARTIALS, _names(nodeOutputName), partialsType)
+        self._note(PARTIALS, nodeOutputName, partialsType)
 
     def getPartialsType(self, nodeOutputName: Outputs) -> str:
         """Return the type of partial sums of a node."""
@@ -188,43 +179,24 @@ class Annotations:
         keep_precision: bool = False,
     ) -> None:
         """Note into which parts a matrix product is divided."""
-        self._note(SERIALIZE, _names(nodeOutputName), mode)
+        self._note(SERIALIZE, nodeOutputName, mode)
 
     def setInplacePreferences(
         self, nodeOutputName: Outputs, prefs: dict[str, float]
     ) -> None:
         """Note which operators may work in place."""
-        self._note(INPLACE, _names(nodeOutputName), list(prefs))
+        self._note(INPLACE, nodeOutputName, list(prefs))
 
     def getVirtualGraph(self, nodeOutputNames: Outputs | None = None) -> int:
         """Return the IPU of a node, or that of the `with` block."""
         return self._number(VIRTUAL_GRAPH, nodeOutputNames)
 
-    def getPipelineStage(self) -> int:
-        """Return the stage of the `with` block."""
-        return self._number(PIPELINE_STAGE, None)
-
-    def getExecutionPhase(self) -> int:
-        """Return the execution phase of the `with` block."""
-        return self._number(EXECUTION_PHASE, None)
-
     def getRecomputeOutputInBackwardPass(self, nodeOutputNames: Outputs) -> bool:
         """Return whether a node is recomputed."""
         return bool(_get(self._node(nodeOutputNames), RECOMPUTE, 0))
 
-    def hasVirtualGraph(self) -> bool:
-        """Return whether the `with` block notes an IPU."""
-        return VIRTUAL_GRAPH in self.common
-
-    def hasPipelineStage(self) -> bool:
-        """Return whether the `with` block notes a stage."""
-        return PIPELINE_STAGE in self.common
-
-    def hasExecutionPhase(self) -> bool:
-        """Return whether the `with` block notes an execution phase."""
-        return EXECUTION_PHASE in self.common
-
-    def _number(self, name: str, outputs: Outputs | None) -> int:
+    def _number(self, name: str, outputs: Outputs | None = None) -> int:
+        """Return the number of a node, or that of the `with` block."""
         value = (
             self.common.get(name)
             if outputs is None
@@ -234,7 +206,16 @@ class Annotations:
             raise popart_exception(f"There is no attribute {name}.")
         return int(value)
 
-    # Any: as in __init__().
+    def _has(self, name: str) -> bool:
+        """Return whether the `with` block notes an attribute."""
+        return name in self.common
+
+    getPipelineStage = partialmethod(_number, PIPELINE_STAGE)
+    getExecutionPhase = partialmethod(_number, EXECUTION_PHASE)
+    hasVirtualGraph = partialmethod(_has, VIRTUAL_GRAPH)
+    hasPipelineStage = partialmethod(_has, PIPELINE_STAGE)
+    hasExecutionPhase = partialmethod(_has, EXECUTION_PHASE)
+
     def addNodeAttribute(
         self, attributeName: str, attributeValue: Any, nodeOutputNames: Outputs
     ) -> None:
@@ -248,7 +229,6 @@ class Annotations:
         """Return whether a node has an attribute."""
         return _get(self._node(nodeOutputNames), attributeName, None) is not None
 
-    # Any: as in __init__().
     def _attribute(self, attributeName: str, nodeOutputNames: Outputs) -> Any:
         value = _get(self._node(nodeOutputNames), attributeName, None)
         if value is None:
@@ -272,7 +252,6 @@ class Annotations:
         _remove(self._node(nodeOutputNames), attributeName)
 
 
-# Any: as in Annotations.
 def _get(node: onnx.NodeProto, name: str, default: Any) -> Any:
     for attribute in node.attribute:
         if attribute.name == name:
@@ -285,7 +264,6 @@ def _get(node: onnx.NodeProto, name: str, default: Any) -> Any:
     return default
 
 
-# Any: as in Annotations.
 def _set(node: onnx.NodeProto, name: str, value: Any) -> None:
     _remove(node, name)
     node.attribute.append(onnx.helper.make_attribute(name, value))
