@@ -38,7 +38,7 @@ MODULES = {
 STAGES = {
     "poptorch": (
         ("poptorch.errors", "poptorch.enums", "poptorch._logging"),
-        ("poptorch.regions", "poptorch.execution"),
+        ("poptorch.execution",),
         ("poptorch.autocasting",),
         ("poptorch.options",),
         (

@@ -1,4 +1,4 @@
-"""The forward pass that runs in this thread: what annotations and ops are part of."""
+"""The forward pass that runs in this thread, which annotations and ops are part of."""
 
 import re
 import threading
@@ -8,7 +8,6 @@ from typing import Self
 import torch
 
 from .errors import Error
-from .regions import Regions
 
 # What torch's losses say of a label.
 _NO_CLASS = re.compile(r"Target -?\d+ is out of bounds\.")
@@ -24,6 +23,63 @@ class BlockUse:
     block_id: str | None
     ipu_id: int | None
     stage_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """To what an operation's inputs are cast: always, or those of mixed types only."""
+
+    dtype: torch.dtype
+    only_mixed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a forward pass, and the rule of the innermost module that has one."""
+
+    enabled: bool = False
+    module_rule: Rule | None = None
+
+
+class Regions:
+    """The regions that a forward pass is in; the last one counts."""
+
+    def __init__(self) -> None:
+        self._regions = [Region()]
+        # Whether any of them was one with casts; and whether one may be.
+        self.casts = False
+        self.may_cast = True
+
+    @property
+    def current(self) -> Region:
+        """The innermost region."""
+        return self._regions[-1]
+
+    @property
+    def depth(self) -> int:
+        """How many regions there are."""
+        return len(self._regions)
+
+    def enter(self, enabled: bool | None, module_rule: Rule | None = None) -> None:
+        """Begin a region; what is None is as around it.
+
+        Raises:
+            Error: It has casts, and the model was compiled without.
+        """
+        around = self.current
+        enabled = around.enabled if enabled is None else enabled
+        if enabled and not self.may_cast:
+            raise Error(
+                "The model enters a region of poptorch.autocast, but entered none "
+                "when it was compiled. Let forward() do the same in every call; if the "
+                "executable cache holds the model as it was, empty its folder."
+            )
+        self._regions.append(Region(enabled, module_rule or around.module_rule))
+        self.casts = self.casts or enabled
+
+    def leave(self, depth: int | None = None) -> None:
+        """End the innermost region, or all but the first so many."""
+        del self._regions[self.depth - 1 if depth is None else depth :]
 
 
 class _Local(threading.local):

@@ -16,9 +16,9 @@ from popdist.torch.replicated.gradients import Row
 from popdist.torch.replicated.random_numbers import host_random_state_kept
 from popdist.torch.replicated.training import ReplicatedTraining
 
+from ..autocasting import casting
 from ..execution import Execution
 from .compile.compilation import Compiled
-from .forward.casting import casting
 from .forward.constant_attributes import ConstantAttributes
 from .forward.float_checks import FloatChecks
 from .forward.half_precision import HalfPrecision

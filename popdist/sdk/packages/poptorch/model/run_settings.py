@@ -11,11 +11,11 @@ from popdist.replicated.returned import ReturnedBatches, ReturnMode
 from popdist.replicated.settings import ReplicatedSettings
 
 from ..annotations import is_pipeline
+from ..autocasting import CastRules
 from ..enums import CommGroupType, OutputMode, ReductionType
 from ..errors import Error
 from ..options import Options
 from ..options.strategies import PipelinedExecution, _IExecutionStrategy
-from .forward.cast_rules import CastRules
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

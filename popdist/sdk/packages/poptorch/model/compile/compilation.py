@@ -13,9 +13,9 @@ from popdist.replicated.seeds import ReplicaStreams
 from popdist.torch.replicated.random_numbers import host_random_state_kept
 
 from ...annotations import count_ipus, count_stages
+from ...autocasting import casting
 from ...errors import Error
 from ...execution import Execution
-from ..forward.casting import casting
 from ..forward.constant_attributes import AttributePath, ConstantAttributes
 from ..forward.half_precision import HalfPrecision
 from ..forward.losses import LossSource, TorchLosses, find_loss
