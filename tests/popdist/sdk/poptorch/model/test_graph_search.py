@@ -49,44 +49,14 @@ def test_the_first_operation_that_yields_int64_is_named_once(
         poptorch.inferenceModel(Best(), options())(torch.ones(2, 4, 6))
 
     [line] = capsys.readouterr().err.splitlines()
-    # The numbers of values follow from how torch normalises and pools.
-    named = (
-        "%0 : Float(2, 3, strides=[3, 1], requires_grad=0, device=cpu), "
-        "%0 : Long(2, 3, strides=[3, 1], requires_grad=0, device=cpu) = "
-        f"aten::max(%0, %0, %0) # {__file__}:{LINE}:0"
-    )
-    assert re.fullmatch(STAMP + re.escape(named + REST).replace("%0", r"%\d+"), line)
-
-
-def test_results_of_a_training_require_gradients_as_their_arguments_do(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    class Accuracy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(4))
-
-        def forward(self, x: torch.Tensor) -> Any:
-            scores = x * self.weight
-            _, best = torch.max(scores, 0)
-            return best, poptorch.identity_loss(scores, reduction="sum")
-
-    poptorch.trainingModel(Accuracy(), options())(torch.ones(1, 4))
-
-    [line] = capsys.readouterr().err.splitlines()
-    # The input and the weight are %0 and %1, their product is %2.
-    named = (
-        "%5 : Float(4, strides=[1], requires_grad=1, device=cpu), "
-        "%6 : Long(4, strides=[1], requires_grad=0, device=cpu) = "
-        "aten::max(%2, %3, %4) # "
-    )
-    assert re.match(STAMP + re.escape(named), line)
+    named = f"aten::max in {__file__}:{LINE}"
+    assert re.fullmatch(STAMP + re.escape(named + REST), line)
 
 
 def test_an_output_of_int64_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     poptorch.inferenceModel(Same(), options())(torch.arange(3))
 
-    named = "%0 : Long(3, strides=[1], requires_grad=0, device=cpu) = return"
+    named = "The output of the model"
     [line] = capsys.readouterr().err.splitlines()
     assert re.fullmatch(STAMP + re.escape(named + REST), line)
 
