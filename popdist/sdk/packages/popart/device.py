@@ -1,4 +1,7 @@
-"""Devices, of which none is needed: they say how many IPUs a session would have."""
+"""Devices, of which none is needed: they say how many IPUs a session would have.
+
+Any: options are numbers, strings and booleans.
+"""
 
 from collections.abc import Mapping
 from types import TracebackType
@@ -116,7 +119,6 @@ class DeviceManager:
         """Return a CPU."""
         return DeviceInfo(DeviceType.Cpu)
 
-    # Any: options are numbers, strings and booleans.
     def createIpuModelDevice(self, options: Mapping[str, Any]) -> DeviceInfo:
         """Return an emulated device.
 
@@ -125,12 +127,10 @@ class DeviceManager:
         """
         return _from_options(DeviceType.IpuModel, options)
 
-    # Any: as above.
     def createSimDevice(self, options: Mapping[str, Any]) -> DeviceInfo:
         """Return a simulated device, with options as for an emulated one."""
         return _from_options(DeviceType.Sim, options)
 
-    # Any: as above.
     def createOfflineIPUDevice(self, opts: Mapping[str, Any]) -> DeviceInfo:
         """Return a device to compile for, which no session can run on."""
         return _from_options(DeviceType.OfflineIpu, opts, DeviceConnectionType.Never)
@@ -159,7 +159,6 @@ class DeviceManager:
         """Do nothing: attaching takes no time here."""
 
 
-# Any: as in DeviceManager.
 def _from_options(
     type: DeviceType,
     options: Mapping[str, Any],

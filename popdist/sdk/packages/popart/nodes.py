@@ -1,4 +1,7 @@
-"""The nodes of a model of ONNX, converted to what torch evaluates."""
+"""The nodes of a model of ONNX, converted to what torch evaluates.
+
+Any: attributes are numbers, strings, lists of these and tensors.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -107,7 +110,6 @@ def unavailable(what: str) -> UnavailableOperatorError:
     )
 
 
-# Any: as in Node.
 def _value_of(attribute: onnx.AttributeProto) -> Any:
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
@@ -119,7 +121,6 @@ def _value_of(attribute: onnx.AttributeProto) -> Any:
     return list(value) if isinstance(value, Sequence) else value
 
 
-# Any: as in Node.
 @cache
 def _defaults(kind: str, version: int) -> Mapping[str, Any]:
     """Return the attributes of an operator of ONNX that have defaults."""

@@ -1,4 +1,7 @@
-"""The options of a session, checked by name and type, and what replication follows."""
+"""The options of a session, checked by name and type, and what replication follows.
+
+Any: each option has the type of its default.
+"""
 
 import difflib
 from collections.abc import Callable
@@ -160,7 +163,6 @@ class SessionOptions:
     compilationProgressLogger: Callable[[int, int], object] | None = None
     compilationProgressTotal: int = 100
 
-    # Any: each option has a type of its own.
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _DEFAULTS:
             raise AttributeError(_unknown(name), name=name, obj=self)
@@ -180,7 +182,6 @@ def _unknown(name: str) -> str:
     return f"SessionOptions has no option {name}.{hint}"
 
 
-# Any: as in SessionOptions.
 def _fits(value: Any, default: Any) -> bool:
     """Return whether a value has the type of a default."""
     if default is None:
@@ -194,7 +195,6 @@ def _fits(value: Any, default: Any) -> bool:
     return isinstance(value, int if isinstance(default, bool) else type(default))
 
 
-# Any: as in SessionOptions.
 _DEFAULTS: dict[str, Any] = {
     option.name: option.default_factory()
     if callable(option.default_factory)

@@ -1,4 +1,7 @@
-"""The types and shapes of tensors, by the names of PopART, ONNX, numpy and torch."""
+"""The types and shapes of tensors, by the names of PopART, ONNX, numpy and torch.
+
+Any: a type is a name of PopART or a dtype of numpy.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -40,7 +43,6 @@ BY_TORCH = {kind.torch: kind for kind in ELEMENT_TYPES}
 BY_NUMPY = {np.dtype(kind.numpy): kind for kind in ELEMENT_TYPES}
 
 
-# Any: a name of PopART, or whatever numpy takes for a dtype.
 def element_type(dtype: Any) -> ElementType:
     """Return the type of elements that a name or a dtype means.
 
@@ -60,7 +62,6 @@ def element_type(dtype: Any) -> ElementType:
 class TensorInfo:
     """The type and the shape of a tensor."""
 
-    # Any: TensorInfo("FLOAT", [1, 2]), TensorInfo(np.float32, [1, 2]) or an array.
     def __init__(self, *args: Any) -> None:
         if len(args) == 1 and isinstance(args[0], np.ndarray):
             dtype, shape = args[0].dtype, args[0].shape

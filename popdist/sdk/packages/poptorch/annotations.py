@@ -1,6 +1,7 @@
 """Annotations of where and when parts of a model run on IPUs.
 
 They change no result here. They are recorded, and tell how many IPUs a replica needs.
+Any: layers and functions take objects of all kinds.
 """
 
 import copy
@@ -76,12 +77,10 @@ class _BlockHook:
     def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
         self.user_id, self.ipu_id = user_id, ipu_id
 
-    # Any: a layer takes whatever its forward takes.
     def __call__(self, layer: nn.Module, args: Any) -> None:
         _enter(self.user_id, self.ipu_id)
 
 
-# Any: a layer, or a function of any arguments.
 def BeginBlock(
     layer_to_call: Any, user_id: str | None = None, ipu_id: int | None = None
 ) -> Any:
@@ -109,7 +108,6 @@ def BeginBlock(
     return layer_to_call
 
 
-# Any: as BeginBlock; without a layer, a block to be entered by `with`.
 def IPU(ipu_id: int, layer_to_call: Any = None) -> Any:
     """Begin a block on an IPU: an old name of BeginBlock and Block."""
     warn_deprecated("poptorch.IPU", "poptorch.BeginBlock or poptorch.Block")

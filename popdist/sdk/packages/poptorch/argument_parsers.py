@@ -1,4 +1,7 @@
-"""Arguments of a model of types that PopTorch does not know by itself."""
+"""Arguments of a model of types that PopTorch does not know by itself.
+
+Any: arguments have the user's types.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,7 +15,6 @@ from .errors import Error
 class ICustomArgParser:
     """How to find the tensors in an argument of some type, and to put others in."""
 
-    # Any: arguments of the user's type.
     def yieldTensors(self, struct: Any) -> Iterable[torch.Tensor]:
         """Yield the tensors of an argument, always in the same order."""
         raise NotImplementedError
@@ -27,7 +29,7 @@ class ICustomArgParser:
 class _Original:
     """An argument that others are made like; all of one type are equal."""
 
-    def __init__(self, value: Any) -> None:  # Any: as above.
+    def __init__(self, value: Any) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:

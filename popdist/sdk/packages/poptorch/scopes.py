@@ -1,6 +1,7 @@
 """Scopes that tell an IPU's compiler about the operations in them.
 
-They change no result, and are checked only.
+They change no result, and are checked only. Any: attributes and the arguments of
+functions have several types.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +37,6 @@ class NameScope(_Scope):
 class Attribute(_Scope):
     """Operations that get these attributes of PopART."""
 
-    # Any: attributes have several types.
     def __init__(self, **attributes: Any) -> None:
         if not attributes:
             raise Error("An Attribute has no attributes. Give some by keyword.")
@@ -83,7 +83,6 @@ class MultiConv(_Scope):
 class CPU:
     """A function or layer that runs on the host within a model."""
 
-    # Any: it takes and returns whatever the function does.
     def __init__(self, layer_to_call: Callable[..., Any] | nn.Module, ID: str) -> None:
         self._layer_to_call = layer_to_call
         self._ID = ID

@@ -1,7 +1,8 @@
 """torch.ops.poptorch: the operators that PopTorch registers, computed on the CPU.
 
 PopTorch's functions call them, and so do programs: for scopes that open in one hook and
-close in another.
+close in another. Any: operators take values of many types, and torch.library has no
+types.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,6 @@ def _do_nothing(*_: object) -> None:
     """Do nothing: the annotation is for an IPU's compiler."""
 
 
-# Any: operators take values of many types.
 def _first(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
     """Return the tensor: the annotation is for an IPU's compiler."""
     return tensor
@@ -154,7 +154,6 @@ _OPERATORS: tuple[tuple[str, Callable[..., Any] | str], ...] = (
 )
 
 
-# Any: torch.library has no types.
 def _register() -> Any:
     library_class: Any = torch.library.Library
     library = library_class("poptorch", "DEF")

@@ -1,4 +1,7 @@
-"""Builds models of ONNX, node by node, and knows the shape of each tensor at once."""
+"""Builds models of ONNX, node by node, and knows the shape of each tensor at once.
+
+Any: attributes of operators are numbers, strings, tensors and lists.
+"""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -115,7 +118,7 @@ class Builder(Annotations):
         root._version = version
         return OperatorSet(self, "", version, onnx_methods(version))
 
-    # Any: addInputTensor(info, name), addInputTensor("FLOAT", [1, 2], name), and each
+    # addInputTensor(info, name), addInputTensor("FLOAT", [1, 2], name), and each
     # with InputSettings before the name.
     def addInputTensor(self, *args: Any, **kwargs: Any) -> str:
         """Add an input that each micro-batch brings, and return its name."""
@@ -198,7 +201,6 @@ class Builder(Annotations):
             value = _value_info(outputName, self._info(outputName))
         self._model.graph.output.append(value)
 
-    # Any: the attributes of operators are numbers, strings, tensors and lists.
     def add_node(
         self,
         kind: str,
@@ -258,7 +260,6 @@ class Builder(Annotations):
             {**infos, **self._known.infos}, {**constants, **self._known.constants}
         )
 
-    # Any: the attributes of operators are numbers, strings, tensors and lists.
     def customOp(
         self,
         opName: str,
@@ -410,7 +411,6 @@ def _text(context: str | DebugContext) -> str:
     return context.name if isinstance(context, DebugContext) else context
 
 
-# Any: as in addInputTensor().
 def _context(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Return the name among the arguments of addInputTensor(): the last text."""
     given = kwargs.get("debugContext", kwargs.get("debugPrefix"))

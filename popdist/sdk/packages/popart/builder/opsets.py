@@ -1,4 +1,8 @@
-"""The sets of operators of a builder, whose methods add nodes to its graph."""
+"""The sets of operators of a builder, whose methods add nodes to its graph.
+
+Any: attributes are numbers, strings, arrays and lists. A method returns one name or a
+list of them.
+"""
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -126,7 +130,7 @@ class OperatorSet:
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._methods]
 
-    # Any: attributes are numbers, strings, arrays and lists; a result is one name, or
+    # attributes are numbers, strings, arrays and lists; a result is one name, or
     # the list of them.
     def _add(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         method = self._methods[name]
@@ -162,7 +166,6 @@ def graphcore_operators(nodes: Nodes) -> OperatorSet:
     return OperatorSet(nodes, GRAPHCORE_DOMAIN, 1, GRAPHCORE_METHODS)
 
 
-# Any: whatever the program gave.
 def _check_inputs(name: str, method: Method, inputs: Any) -> None:
     if not isinstance(inputs, list | tuple) or not all(
         isinstance(tensor, str) for tensor in inputs
@@ -181,7 +184,6 @@ def _check_inputs(name: str, method: Method, inputs: Any) -> None:
         )
 
 
-# Any: attributes are numbers, strings, arrays and lists.
 def stored_attribute(name: str, value: Any) -> Any:
     """Return an attribute as ONNX stores it; None for an empty list, as by default."""
     if name in _GRAPHS:
@@ -203,7 +205,6 @@ def stored_attribute(name: str, value: Any) -> Any:
     return value
 
 
-# Any: whatever the program gave.
 def _graph(name: str, value: Any) -> onnx.GraphProto:
     """Return the graph of a builder that createSubgraphBuilder() has returned."""
     if not isinstance(value, Nodes):

@@ -1,4 +1,7 @@
-"""What an operator's conversion to torch gets, and what is known of the operator."""
+"""What an operator's conversion to torch gets, and what is known of the operator.
+
+Any: attributes are numbers, strings, lists of these and tensors.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +18,6 @@ class Call:
     """One use of an operator: its inputs, and its attributes with their defaults."""
 
     inputs: Sequence[torch.Tensor | None]
-    # Any: numbers, strings, lists of these and tensors.
     attributes: Mapping[str, Any]
     training: bool
     # How many outputs the node names.
@@ -38,7 +40,6 @@ class Call:
         """Return an optional input."""
         return self.inputs[index] if self.has(index) else None
 
-    # Any: as the attributes.
     def get(self, name: str, default: Any = None) -> Any:
         """Return an attribute."""
         return self.attributes.get(name, default)
@@ -58,7 +59,6 @@ class Form:
     # The names of the inputs; empty for those that are left out.
     inputs: Sequence[str]
     outputs: int
-    # Any: numbers, strings, lists of these and tensors.
     attributes: Mapping[str, Any]
     # The version of ONNX's operators.
     version: int

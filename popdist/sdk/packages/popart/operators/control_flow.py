@@ -1,4 +1,7 @@
-"""Operators that run graphs of their own: If, Loop, Scan and Call."""
+"""Operators that run graphs of their own: If, Loop, Scan and Call.
+
+Any: attributes are those of Call, and torch's autograd has no types.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +11,6 @@ import torch
 from .call import Call, Form, Operator
 from .node import Body
 
-# Any: the attributes of a node, as in Call.
 Attributes = Mapping[str, Any]
 
 
@@ -33,7 +35,6 @@ class _Reaching(torch.autograd.Function):
     What a branch that was not taken reads has a gradient in every step, as in PopART.
     """
 
-    # Any: torch gives its context no type that has our attributes.
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
         ctx.others = [(other.shape, other.dtype) for other in others]
@@ -74,7 +75,6 @@ class _Bodies:
         ]
         if not read or not torch.is_grad_enabled():
             return list(outputs)
-        # Any: functions of autograd have no types.
         reach: Any = _Reaching.apply
         return [
             reach(output, *read) if output.is_floating_point() else output

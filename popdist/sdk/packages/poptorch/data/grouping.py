@@ -1,4 +1,7 @@
-"""Batches out of smaller ones."""
+"""Batches out of smaller ones.
+
+Any: samples and batches are tensors in all structures.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -39,7 +42,6 @@ class GroupedBatchSampler(Sampler[list[Sequence[int]]]):
         return group_count(batches, self._count, self._drop_last)
 
 
-# Any: samples are whatever the data set has.
 class GroupedSamples(Dataset[Any]):
     """A data set whose items are lists of samples: those of one batch each."""
 
@@ -75,7 +77,6 @@ class GroupedCollate:
         return joined([self._collate(samples) for samples in group])
 
 
-# Any: batches are tensors in whatever structure a program returns.
 def regroup(batches: Iterable[Any], size: int, drop_last: bool) -> Iterator[Any]:
     """Yield batches of `size` samples, made of batches of any size.
 

@@ -1,4 +1,7 @@
-"""DataLoader: batches for one call of a model, of the share of this process."""
+"""DataLoader: batches for one call of a model, of the share of this process.
+
+Any: samples and the arguments of torch's DataLoader have all types.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
@@ -28,7 +31,6 @@ from .shared_memory import check_workers
 accept_data_source()
 
 
-# Any: samples are whatever the data set has.
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """A DataLoader whose batches have as many samples as a call of a model takes.
 
@@ -156,7 +158,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         size = self._combined_batch_size
         return None if size is None or size == 1 else size
 
-    # Any: arguments of torch's DataLoader.
     def _size_arguments(
         self, regrouped: int | None, worker_size: int | None
     ) -> dict[str, Any]:
@@ -203,11 +204,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if size is None:
             return super().__len__()
         is_iterable = isinstance(self.dataset, IterableDataset)
-        # Any: it is for the data set to say whether it has a length.
         samples: Any = self.dataset if is_iterable else self.sampler
         return group_count(len(samples), size, self.rebatched_drop_last)
 
-    # Any: as torch's, it returns an iterator of its own kind.
     def __iter__(self) -> Any:
         if self._accessor is not None:
             return iter(self._accessor)
@@ -255,7 +254,6 @@ def _batches_per_call(options: Options) -> int:
     ).micro_batches
 
 
-# Any: arguments of torch's DataLoader.
 def _sampler_arguments(
     sampler: Iterable[Sequence[int]],
     batches: int,

@@ -1,4 +1,7 @@
-"""PoplarExecutor: a module that runs and trains as options say."""
+"""PoplarExecutor: a module that runs and trains as options say.
+
+Any: a model's forward takes and returns objects of all kinds.
+"""
 
 import copy
 from collections.abc import Mapping
@@ -60,7 +63,6 @@ class PoplarExecutor(Measurements):
         kind = "trainingModel" if self._training else "inferenceModel"
         return f"<{kind} of {type(self._user_model).__name__}: {self._options}>"
 
-    # Any: whatever the module has.
     def __getattr__(self, name: str) -> Any:
         if name == "_user_model":
             raise AttributeError(name)
@@ -86,7 +88,6 @@ class PoplarExecutor(Measurements):
         """Which parameters differ between replicas: none. Setting one raises Error."""
         return PerReplicaParameters()
 
-    # Any: whatever the module's forward takes and returns.
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on all micro-batches that the inputs hold.
 
@@ -119,7 +120,6 @@ class PoplarExecutor(Measurements):
         """Compile the model for inputs like these, and run nothing."""
         self._state.compile(self._state.inputs(args, kwargs))
 
-    # Any: whatever the module's forward takes.
     def compileAndExport(
         self, filename: str, *args: Any, export_model: bool = True, **kwargs: Any
     ) -> None:
@@ -229,7 +229,6 @@ class PoplarExecutor(Measurements):
 
     # --- Weights.
 
-    # Any: torch returns which keys did not fit.
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
     ) -> Any:

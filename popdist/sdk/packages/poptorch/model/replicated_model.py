@@ -1,4 +1,7 @@
-"""A compiled module on its local replicas: what one call of an executor does."""
+"""A compiled module on its local replicas: what one call of an executor does.
+
+Any: a model's forward takes and returns objects of all kinds.
+"""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -46,7 +49,6 @@ class ReplicatedModel:
     # Of the last call.
     timing: Timing = field(default_factory=Timing)
 
-    # Any: whatever the module's forward returns.
     def run(self, compiled: Compiled, inputs: Inputs) -> Any:
         """Run all micro-batches, and return the outputs that the options ask for.
 
@@ -95,7 +97,6 @@ class _Call:
         self.inputs.keep_changes()
         self.outputs.add(iteration, step, replica, output)
 
-    # Any: whatever the module's forward takes and returns.
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run forward and, when training, backward; return the outputs."""
         model, training, source = self.model, self.model.training, self.compiled.loss

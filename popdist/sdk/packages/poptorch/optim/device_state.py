@@ -1,4 +1,7 @@
-"""ipu_state and ipu_param: an optimizer's state by the names that IPUs have for it."""
+"""ipu_state and ipu_param: an optimizer's state by the names that IPUs have for it.
+
+Any: entries of an optimizer's groups and of its state have several types.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,7 +15,6 @@ _RMSPROP = {"Accl1": "square_avg", "Accl2": "momentum_buffer", "Accl3": "grad_av
 _ADAM = {"Accl1": "exp_avg", "Accl2": "exp_avg_sq", "Step": "step"}
 
 Names = Mapping[torch.Tensor, str]
-# Any: an entry of an optimizer's groups, or of its state.
 Group = Mapping[str, Any]
 State = dict[str, Any]
 
@@ -90,7 +92,6 @@ def _tensors_of(optimizer: optim.Optimizer, group: Group) -> dict[str, str]:
     return {prefix: key for prefix, key in _RMSPROP.items() if key not in unused}
 
 
-# Any: an entry of an optimizer's state.
 def _complete(
     optimizer: optim.Optimizer, group: Group, weight: torch.Tensor
 ) -> dict[str, Any]:

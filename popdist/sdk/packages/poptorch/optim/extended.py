@@ -1,4 +1,7 @@
-"""What optimizers of poptorch.optim have beside those of torch.optim."""
+"""What optimizers of poptorch.optim have beside those of torch.optim.
+
+Any: attributes, arguments and entries of a state have all types, as in torch.optim.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from inspect import signature
@@ -11,7 +14,6 @@ from torch.optim import Optimizer as TorchOptimizer
 from .device_state import Group, Names, State, read_parameters, read_state, write_state
 from .variable_attributes import VariableAttributes
 
-# Any: what torch.optim takes as params: tensors, named ones, or groups of them.
 Parameters = Iterable[Any]
 Closure = Callable[[], float] | None
 ACCUMULATION_TYPES = (None, torch.float16, torch.float32)
@@ -48,7 +50,6 @@ class Optimizer:
     # Whether state was loaded that the device has not got yet.
     _is_state_new: bool = False
 
-    # Any: arguments of any type, here and below.
     def _set_up(self, arguments: Mapping[str, Any]) -> None:
         """Make torch.optim's optimizer, and set what PopTorch adds.
 
@@ -92,14 +93,12 @@ class Optimizer:
         return True
 
     @torch.no_grad()
-    # Any: torch.optim's step() may return what its closure returns.
     def step(self, closure: Closure = None) -> Any:
         """Update the weights once."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # Any: it is one of torch.optim, too.
         optimizer: Any = self
         clip_gradients(optimizer, getattr(self, "max_grad_norm", None))
         if self._steps_as_torch:
@@ -118,7 +117,6 @@ class Optimizer:
         """Update one weight by its gradient, which stays as it is."""
         raise NotImplementedError
 
-    # Any: attributes of any type.
     def __getstate__(self) -> dict[str, Any]:
         # torch keeps no attributes but its own in copies of an optimizer.
         added = {
@@ -137,14 +135,12 @@ class Optimizer:
         self._names = names
         state = self._loaded["ipu_state"]
         if state is not None:
-            # Any: it is one of torch.optim, too.
             optimizer: Any = self
             write_state(optimizer, names, state)
             if _LOSS_FACTOR in state:
                 self._loss_factor = state[_LOSS_FACTOR].item()
         self._loaded = dict.fromkeys(_DEVICE_ENTRIES)
 
-    # Any: entries of a state_dict.
     def state_dict(self) -> dict[str, Any]:
         """Return torch's state_dict, with ipu_state and ipu_param.
 
@@ -153,7 +149,6 @@ class Optimizer:
         """
         own = self._loaded
         if self._names is not None:
-            # Any: it is one of torch.optim, too.
             optimizer: Any = self
             state = read_state(optimizer, self._names)
             if self._loss_factor is not None:
@@ -163,7 +158,6 @@ class Optimizer:
             own = {"ipu_state": state, "ipu_param": parameters}
         return {**own, **super().state_dict()}  # type: ignore[misc]
 
-    # Any: entries of a state_dict.
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the state of another optimizer of this module.
 
@@ -194,7 +188,6 @@ class Optimizer:
         self._is_state_new = True
 
 
-# Any: arguments of any type.
 def given_only(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that are not None: torch has the defaults of the others."""
     return {name: value for name, value in arguments.items() if value is not None}

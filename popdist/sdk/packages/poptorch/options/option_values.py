@@ -1,4 +1,7 @@
-"""OptionValues: named values of known types, which can be frozen."""
+"""OptionValues: named values of known types, which can be frozen.
+
+Any: each option has the type of its default.
+"""
 
 import copy
 from enum import Enum
@@ -26,7 +29,6 @@ class Freezable:
     def _unfreeze(self) -> None:
         self._set_frozen(False)
 
-    # Any: each attribute has a type of its own.
     def __setattr__(self, name: str, value: Any) -> None:
         self.checkIsFrozen(name)
         object.__setattr__(self, name, value)
@@ -46,7 +48,6 @@ class OptionValues(Freezable):
     _values: dict[str, Any]
 
     def __init__(self, **defaults: Any) -> None:
-        # Any: each option has a type of its own, that of its default.
         self._values = defaults
         self._is_frozen = False
 

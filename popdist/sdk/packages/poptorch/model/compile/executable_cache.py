@@ -1,7 +1,8 @@
 """The executable cache: results of compiling, in files for other processes.
 
 Compiling is a forward pass. With a cache, one of the processes that compile the same
-model runs it, while the others of its host wait, and later runs do without it.
+model runs it, while the others of its host wait, and later runs do without it. Any:
+entries are values of JSON, and keys follow from objects of all kinds.
 """
 
 import fcntl
@@ -24,7 +25,6 @@ from ..forward.constant_attributes import INTERNAL_NAMES
 _FORMAT = 3
 
 
-# Any: values of JSON.
 def read_or_make(
     folder: Path, key: str, make: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
@@ -47,7 +47,6 @@ def read_or_make(
         return entry
 
 
-# Any: whatever compiling depends on and has a repr without addresses.
 def key_of(module: nn.Module, *others: Any) -> str | None:
     """Return the key of a model, None if a part of it cannot be compared.
 
@@ -123,7 +122,6 @@ def _content(module: nn.Module) -> bytes:
     return file.getvalue()
 
 
-# Any: values of JSON.
 def _read(path: Path) -> dict[str, Any] | None:
     """Return what a file holds, None if there is none that this version has written."""
     try:

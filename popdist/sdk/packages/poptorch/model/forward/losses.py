@@ -1,4 +1,7 @@
-"""Which tensor of a forward pass is the loss that training starts from."""
+"""Which tensor of a forward pass is the loss that training starts from.
+
+Any: models and torch's functions take and return objects of all kinds.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +34,7 @@ class TorchLosses(TorchFunctionMode):
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:  # Any: torch calls this with and for whatever its functions take.
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in _TORCH_LOSSES:
             self.recorded.append(result)
@@ -54,7 +57,6 @@ class LossSource:
         return not self.identity_loss and self.output is None
 
 
-# Any: whatever the model's forward returns.
 def find_loss(
     execution: Execution, recorded: Sequence[torch.Tensor], output: Any
 ) -> LossSource:
@@ -92,7 +94,6 @@ def find_loss(
     return LossSource(identity_loss=False)
 
 
-# Any: whatever the model's forward returns.
 def loss_of(
     source: LossSource,
     execution: Execution,

@@ -1,4 +1,7 @@
-"""The inputs of one call, divided into micro-batches."""
+"""The inputs of one call, divided into micro-batches.
+
+Any: a model's forward takes objects of all kinds.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,7 +35,6 @@ class Inputs:
     every micro-batch as they are.
     """
 
-    # Any: whatever the model's forward takes.
     def __init__(
         self,
         args: Sequence[Any],
@@ -125,7 +127,6 @@ class Inputs:
         )
         return args, kwargs
 
-    # Any: as in micro_batch().
     def _unflattened(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._spec is None:
             return tuple(leaves), {}

@@ -1,4 +1,7 @@
-"""What one call returns: outputs of micro-batches, chosen by the output mode."""
+"""What one call returns: outputs of micro-batches, chosen by the output mode.
+
+Any: a model's forward returns objects of all kinds.
+"""
 
 from typing import Any, NoReturn
 
@@ -17,11 +20,9 @@ class Outputs:
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings, self._returned = settings, settings.returned
-        # Any: whatever the model's forward returns besides tensors.
         self._kept: dict[tuple[int, int], list[Any]] = {}
         self._spec: TreeSpec | None = None
 
-    # Any: whatever the model's forward returns.
     def add(self, iteration: int, step: int, replica: int, output: Any) -> None:
         """Keep the output of a micro-batch, if the output mode wants it."""
         place = self._returned.place(self._settings.batch_number(iteration, step))
@@ -39,7 +40,6 @@ class Outputs:
             ]
         self._kept[place, replica] = leaves
 
-    # Any: as in add().
     def _leaves_of(self, output: Any) -> list[Any]:
         if self._spec is None:
             leaves, self._spec = tree_flatten(output)
@@ -51,7 +51,6 @@ class Outputs:
             return list(output)
         return tree_flatten(output)[0]
 
-    # Any: as in add().
     def result(self) -> Any:
         """Return the outputs in the structure that the model's forward returns."""
         if self._spec is None:
@@ -61,7 +60,6 @@ class Outputs:
         return tree_unflatten(leaves, self._spec)
 
 
-# Any: as in Outputs.add().
 def _joined(column: tuple[Any, ...]) -> Any:
     """Return one output of all micro-batches that are kept."""
     first = column[0]

@@ -1,4 +1,7 @@
-"""What all calls of a compiled model must have in common: the kinds of its inputs."""
+"""What all calls of a compiled model must have in common: the kinds of its inputs.
+
+Any: a model's forward takes objects of all kinds.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,14 +96,12 @@ class Signature:
 class ForwardArguments:
     """The names of forward's arguments, however a call gives them."""
 
-    # Any: whatever the model's forward takes.
     def __init__(self, forward: Callable[..., Any]) -> None:
         try:
             self._signature: inspect.Signature | None = inspect.signature(forward)
         except (TypeError, ValueError):
             self._signature = None
 
-    # Any: as in __init__().
     def signature(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Signature:
         """Return the signature of a call. What is default counts as other.
 
@@ -114,7 +115,6 @@ class ForwardArguments:
         kinds = ((name, InputKind.of(value)) for name, value in leaves)
         return Signature(positional, tuple(sorted(kinds, key=lambda item: item[0])))
 
-    # Any: as in __init__().
     def _named(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[int, dict[str, Any]]:
@@ -142,7 +142,6 @@ class ForwardArguments:
         return positional, named
 
 
-# Any: an input of a model.
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an input holds, with names: `x`, `x[0]`, `key in x`, `key in x[0]`."""
     parts = tree_flatten(value, is_leaf=lambda part: part is not value)[0]

@@ -1,6 +1,7 @@
 """The optimizer that runs on the device: the user's, as it was when it was set.
 
 What the user changes in an optimizer has no effect on a model until setOptimizer().
+Any: hyperparameters and entries of a state are numbers, tuples, booleans and tensors.
 """
 
 import copy
@@ -38,7 +39,6 @@ class WeightUpdate:
         # The parameters that it updates, and their names.
         self.parameters: list[torch.Tensor] = []
         self.names: list[str] = []
-        # Any: in this class it is an Optimizer once set_optimizer() has run.
         self._device: Any = None
         self._logged: list[str] = []
         self.optimizer = optimizer
@@ -95,7 +95,6 @@ class WeightUpdate:
 
     @loss_factor.setter
     def loss_factor(self, factor: float) -> None:
-        # Any: torch's optimizers do not declare it.
         optimizer: Any = self.optimizer
         optimizer._loss_factor = factor
 
@@ -154,7 +153,6 @@ class WeightUpdate:
                 }
 
 
-# Any: state entries are tensors and numbers.
 def _widened(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dtype in SHORT_DTYPES:
         return value.float()
@@ -182,7 +180,6 @@ def _copy_of(optimizer: Optimizer) -> Optimizer:
     return copied
 
 
-# Any: hyperparameters are numbers, tuples, booleans and tensors.
 def _value_of(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else copy.copy(value)
 
