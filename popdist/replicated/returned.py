@@ -1,11 +1,11 @@
-"""The micro-batches of one call of which a model returns a tensor."""
+"""The micro-batches of one call that a model returns a tensor for."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class ReturnMode(Enum):
-    """The micro-batches that are returned, by the names that PopART has for them."""
+    """The returned micro-batches, by PopART's names."""
 
     All = "All"
     EveryN = "EveryN"
@@ -15,7 +15,7 @@ class ReturnMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReturnedBatches:
-    """The micro-batches of each replica of which a call returns a tensor."""
+    """The micro-batches of each replica that a call returns a tensor for."""
 
     mode: ReturnMode
     # The N of EveryN.

@@ -34,7 +34,7 @@ class ReplicatedSettings:
         return self.device_iterations * self.gradient_accumulation
 
     def batch_number(self, iteration: int, step: int) -> int:
-        """Return the number of a micro-batch among those of its replica in a call."""
+        """Return the number of a replica's micro-batch in a call."""
         return iteration * self.gradient_accumulation + step
 
     def input_group(self, replica: int) -> int:

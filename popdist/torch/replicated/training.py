@@ -30,7 +30,7 @@ class ReplicatedTraining:
         Args:
             settings: The replicas and micro-batches.
             members: The instances that train the same model.
-            parameters: What is trained; autograd knows them as leaves.
+            parameters: The trained tensors, which are leaves of autograd.
             names: The names of the parameters in errors.
             update: Updates the parameters once, by the sums of their gradients.
         """
@@ -52,7 +52,7 @@ class ReplicatedTraining:
 
     def backward(self, loss: torch.Tensor, scale: float = 1.0) -> None:
         """Run the backward pass of a micro-batch, from its loss times a scale."""
-        # Not a gradient given to backward(), whose checks take longer and import sympy.
+        # Not a gradient given to backward(): its checks take longer and import sympy.
         if loss.numel() != 1:
             loss = loss.sum()
         if scale != 1:
@@ -116,7 +116,7 @@ class ReplicatedTraining:
 
 
 def broadcast(members: Members, weights: Sequence[torch.Tensor], root: int = 0) -> None:
-    """Overwrite the weights with those of one instance. All instances call this."""
+    """Overwrite the weights with one instance's weights. All instances call this."""
     if members.instances is not None and weights:
         with torch.no_grad():
             tensors.broadcast(members.instances, list(weights), root)

@@ -1,7 +1,6 @@
 """PopART's interface, emulated on the CPU by PyTorch and popdist.
 
-Without onnx or torch there are only the enumerations, by which programs for PopTorch
-set options.
+Without onnx or torch there are only the enumerations for the options of PopTorch.
 """
 
 import sys
@@ -9,10 +8,10 @@ from typing import NoReturn
 
 from .enums import *  # noqa: F403
 
-# The release whose interface this is.
+# The emulated release.
 __version__ = "3.4.0"
 
-# What popdist.popart tells the installed package from.
+# popdist.popart tells the stand-in from the installed package by it.
 __stand_in__ = True
 
 # Why there are only the enumerations, if so.
@@ -85,7 +84,7 @@ defaultAiOnnxOpset, defaultAiOnnxMlOpset, defaultAiGraphcoreOpset = 10, 1, 1
 
 
 def versionString() -> str:
-    """Return the release whose interface this is."""
+    """Return the emulated release."""
     return f"{__version__} (popdist's stand-in)"
 
 
@@ -100,7 +99,7 @@ def packageHash() -> str:
     return ""
 
 
-# The reason, where a name needs more than that it is not there.
+# Why some names are missing, and the way out.
 _REASONS = {
     "VariableSettings": "all replicas share one value of each weight. Leave it out",
     "ir": "popxl and its predecessor popart.ir are not emulated. Write the model with "

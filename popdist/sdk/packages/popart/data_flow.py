@@ -1,4 +1,4 @@
-"""Which tensors one call returns, and of which of its batches."""
+"""The tensors that one call returns, and their batches."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ _IDS = {member.name.upper(): member for member in AnchorReturnTypeId}
 
 
 class AnchorReturnType:
-    """Of which batches of a step an anchor holds values."""
+    """The batches of a step that an anchor holds values for."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class DataFlow:
 
         Args:
             batchesPerStep: When training, the number of weight updates.
-            anchorTensors: The names of the tensors, with what is returned of each.
-            anchorReturnType: That of all, if `anchorTensors` has none; None for All.
+            anchorTensors: The names of the tensors, with the type of return for each.
+            anchorReturnType: The type, if `anchorTensors` has none; None for All.
         """
         self._batches = batchesPerStep
         if isinstance(anchorTensors, Mapping):
@@ -126,7 +126,7 @@ class DataFlow:
         return id in self._anchors
 
     def art(self, id: str) -> AnchorReturnType:
-        """Return of which batches a call returns a tensor."""
+        """Return the batches that a call returns a tensor for."""
         if id not in self._anchors:
             raise popart_exception(f"{id} is not an anchor of this DataFlow.")
         return self._anchors[id]

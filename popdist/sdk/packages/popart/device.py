@@ -1,4 +1,4 @@
-"""Devices, of which none is needed: they say how many IPUs a session would have.
+"""Devices. No hardware is needed: they say how many IPUs a session would have.
 
 Any: options are numbers, strings and booleans.
 """
@@ -17,14 +17,14 @@ from .enums import (
 )
 from .errors import popart_exception
 
-# Of a Mk2 IPU.
+# The numbers are a Mk2 IPU's.
 _TILES, _WORKERS = 1472, 6
 _CLOCK_HZ = 1.33e9
 _VERSION = "ipu2"
 
 
 class DeviceInfo:
-    """What a session would run on; it computes on the CPU instead."""
+    """The device of a session; it computes on the CPU instead."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class DeviceInfo:
         self.isAttached = connectionType == DeviceConnectionType.Always
         self.version = version
         self.numWorkerContexts = _WORKERS
-        # What getCycleCount() of a session converts seconds by, in Hz.
+        # The clock rate, in Hz, for getCycleCount() of a session.
         self.tileClockFrequency = _CLOCK_HZ
         self.driverIds = list(range(id, id + numIpus))
 

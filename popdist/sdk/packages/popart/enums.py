@@ -12,15 +12,15 @@ AccumulateOuterFragmentSchedule = IntEnum(
     "Scheduler Serial OverlapCycleOptimized OverlapMemoryOptimized",
     start=0,
 )
-# Which of Adam's formulas updates the weights.
+# The variant of Adam that updates the weights.
 AdamMode = IntEnum("AdamMode", "Adam AdamNoBias AdaMax Lamb LambNoBias", start=0)
-# Which formula of the Adaptive optimizer updates the weights.
+# The variant of the Adaptive optimizer that updates the weights.
 AdaptiveMode = IntEnum(
     "AdaptiveMode", "AdaGrad RMSProp CenteredRMSProp AdaDelta", start=0
 )
-# Of which batches of a step an anchor holds values.
+# The batches of a step that an anchor holds values for.
 AnchorReturnTypeId = IntEnum("AnchorReturnTypeId", "Final EveryN All Sum", start=0)
-# What the backward pass of a subgraph computes anew.
+# The recomputation in the backward pass of a subgraph.
 AutodiffStitchStrategy = IntEnum(
     "AutodiffStitchStrategy",
     "RecomputeMinimal RecomputeAllNonInputs AddFwdOutputs SafeAddFwdOutputs",
@@ -40,7 +40,7 @@ BatchSerializationMethod = IntEnum(
 BatchSerializationTransformContext = IntEnum(
     "BatchSerializationTransformContext", "Fwd Bwd", start=0
 )
-# Which replicas share what a collective operation computes.
+# The replicas of a collective operation.
 CommGroupType = IntEnum(
     "CommGroupType", "All Consecutive Orthogonal Ungrouped", start=0
 )
@@ -53,9 +53,9 @@ DataType = IntEnum(
 )
 # When a process attaches to its device.
 DeviceConnectionType = IntEnum("DeviceConnectionType", "Always OnDemand Never", start=0)
-# Which of several devices is acquired.
+# The choice among several devices.
 DeviceSelectionCriterion = IntEnum("DeviceSelectionCriterion", "First Random", start=0)
-# What a session runs on.
+# The kind of a session's device.
 DeviceType = IntEnum("DeviceType", "IpuModel Cpu Ipu OfflineIpu Sim", start=0)
 # After which stage of compiling the graph is written to a .dot file.
 DotCheck = IntEnum("DotCheck", "Fwd0 Fwd1 Bwd0 PreAlias Final", start=0)
@@ -71,16 +71,16 @@ ExecutionPhaseIOSchedule = IntEnum(
 ExecutionPhaseSchedule = IntEnum(
     "ExecutionPhaseSchedule", "Interleaving Batch BatchClusteredIO", start=0
 )
-# Which gradients automatic loss scaling looks at.
+# The gradients that automatic loss scaling watches.
 GradientTensorTrackingMethod = IntEnum(
     "GradientTensorTrackingMethod",
     "AllNonViewChangingGradientTensors ConvAndMatmulGradients "
     "GradientsOfUserSpecifiedTensors",
     start=0,
 )
-# What a tensor of the operator `init` holds.
+# The values in a tensor of the operator `init`.
 InitType = IntEnum("InitType", "NoInit Zero", start=0)
-# Which loop cycles are counted for.
+# The loop that cycles are counted for.
 Instrumentation = IntEnum("Instrumentation", "Outer Inner", start=0)
 # How a graph is written.
 IrSerializationFormat = IntEnum("IrSerializationFormat", "JSON", start=0)
@@ -88,13 +88,13 @@ IrSerializationFormat = IntEnum("IrSerializationFormat", "JSON", start=0)
 MeanReductionStrategy = IntEnum(
     "MeanReductionStrategy", "Running Post PostAndLoss", start=0
 )
-# Which updates of weights are merged.
+# The merging of weight updates.
 MergeVarUpdateType = IntEnum(
     "MergeVarUpdateType", "Off All AutoLoose AutoTight", start=0
 )
 # How many patterns the compiler applies.
 PatternsLevel = IntEnum("PatternsLevel", "NoPatterns Minimal Default All", start=0)
-# Which activations are recomputed in the backward pass.
+# The activations that the backward pass recomputes.
 RecomputationType = IntEnum(
     "RecomputationType", "NoRecompute Standard NormOnly Pipeline RecomputeAll", start=0
 )
@@ -118,11 +118,11 @@ SubgraphCopyingStrategy = IntEnum(
 )
 # How the IPUs of a replica are synchronised.
 SyncPattern = IntEnum("SyncPattern", "Full SinglePipeline ReplicaAndLadder", start=0)
-# What inputs are made of instead of the program's data.
+# The inputs in place of the program's data.
 SyntheticDataMode = IntEnum("SyntheticDataMode", "Off Zeros RandomNormal", start=0)
 # In which memory a tensor is.
 TensorStorage = IntEnum("TensorStorage", "OffChip OnChip", start=0)
-# Which tiles compute, or exchange with the host.
+# The tiles that compute, or exchange with the host.
 TileSet = IntEnum("TileSet", "Compute IO", start=0)
 # How operations are put on IPUs.
 VirtualGraphMode = IntEnum(

@@ -98,7 +98,7 @@ class Graph:
             if value.name not in initial:
                 self.inputs[value.name] = _input_info(value, shapes)
         self.nodes = [node_of(node, version) for node in model.graph.node]
-        # What does not change from one micro-batch to another.
+        # The tensors that are equal for all micro-batches.
         self.constants = {n: v for n, v in initial.items() if n not in self.weights}
         self.infos: dict[str, TensorInfo] = {}
         self._infer()
@@ -121,7 +121,7 @@ class Graph:
 
         Args:
             names: The tensors.
-            differentiated: Tensors whose own gradients are wanted.
+            differentiated: Tensors that need gradients themselves.
         """
         needed, nodes = set(names), []
         for node in reversed(self._with_exact_losses(differentiated)):

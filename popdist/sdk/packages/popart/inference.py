@@ -1,7 +1,7 @@
 """The types and shapes of what nodes make, before a graph runs.
 
-Those of ONNX's operators are inferred by onnx. Others are evaluated on tensors whose
-values do not matter: torch's own tensors without values take seconds to import.
+onnx infers the outputs of ONNX's operators. Other operators are evaluated on tensors
+of any values: torch's own tensors without values take seconds to import.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ from .nodes import info_of
 from .operators import ONNX_DOMAINS, Body, Node, Values, bodies_of, scan_numbers
 from .tensor_info import TensorInfo
 
-# What they make depends on nothing but the shapes of their inputs.
+# Their outputs depend on the shapes of their inputs alone.
 _OF_SHAPES = ("Shape", "Size")
 # They divide, and integers not by zero.
 _DIVIDING = ("Div", "Fmod", "Mod", "Remainder")
 
 
 class Inference:
-    """What is known of tensors: types and shapes of all, and values of constants."""
+    """The types and shapes of all tensors, and the values of constants."""
 
     def __init__(self, infos: Mapping[str, TensorInfo], constants: Values) -> None:
         self.infos = dict(infos)
@@ -33,7 +33,7 @@ class Inference:
             self.infos[name] = TensorInfo.of(value)
 
     def add(self, node: Node, proto: onnx.NodeProto) -> None:
-        """Find out about the outputs of a node whose inputs are known.
+        """Infer the outputs of a node from its inputs.
 
         Raises:
             popart_exception: The inputs do not fit the operator.
@@ -79,12 +79,12 @@ class Inference:
         if proto.domain not in ONNX_DOMAINS:
             return None
         schema = onnx.defs.get_schema(node.kind, node.version, "")
-        # Of those that are functions of other operators it guesses too little.
+        # For functions of other operators it infers too little.
         if schema.has_function:
             return None
         bare = onnx.NodeProto()
         bare.CopyFrom(proto)
-        # It takes no attributes but those of the operator.
+        # It takes only attributes of the operator.
         own = [a for a in proto.attribute if not a.name.startswith("__")]
         del bare.attribute[:]
         bare.attribute.extend(own)

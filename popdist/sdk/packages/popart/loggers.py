@@ -22,7 +22,7 @@ class Logger:
         )
 
     def setLevel(self, level: str) -> None:
-        """Log only what is at least as severe as this level.
+        """Log only messages of this level or a more severe one.
 
         Raises:
             ValueError: There is no such level.

@@ -84,7 +84,7 @@ def node_of(node: onnx.NodeProto, version: int) -> Node:
         if attribute.type == onnx.AttributeProto.GRAPH
         else _value_of(attribute)
         for attribute in node.attribute
-        # Those on IPUs and stages are PopART's own.
+        # Attributes for IPUs and stages are PopART's own.
         if not attribute.name.startswith("__")
     }
     if node.domain in ONNX_DOMAINS:

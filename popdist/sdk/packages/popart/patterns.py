@@ -1,11 +1,11 @@
-"""Which patterns a compiler applies to a graph: recorded, and without effect."""
+"""The patterns that a compiler applies to a graph: recorded, and without effect."""
 
 from collections.abc import Sequence
 from typing import Self
 
 from .enums import PatternsLevel
 
-# Those that are attributes of Patterns, too.
+# Patterns that are attributes of Patterns, too.
 ATTRIBUTES = (
     "PreUniRepl",
     "PostNRepl",
@@ -22,12 +22,12 @@ ATTRIBUTES = (
 
 
 class Patterns:
-    """Which patterns are enabled. Nothing is compiled here, so none is applied."""
+    """The enabled patterns. Nothing is compiled here, so none is applied."""
 
     def __init__(
         self, level: PatternsLevel | Sequence[str] = PatternsLevel.Default
     ) -> None:
-        """Enable the patterns of a level, or those of some names."""
+        """Enable the patterns of a level, or patterns by their names."""
         # By their names; the others are as the level has them.
         self._enabled: dict[str, bool] = {}
         self._others = False

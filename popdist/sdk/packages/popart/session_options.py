@@ -17,10 +17,10 @@ from .errors import popart_exception
 
 @dataclass(slots=True)
 class SessionOptions:
-    """What a session does besides its graph.
+    """The options of a session.
 
-    What these options say of memory, scheduling and compiling is recorded and changes
-    nothing: nothing is compiled here.
+    Options for memory, scheduling and compiling are recorded and change nothing:
+    nothing is compiled here.
     """
 
     # Replicas, and the gradients that they accumulate.
@@ -149,7 +149,7 @@ class SessionOptions:
     gclOptions: dict[str, str] = field(default_factory=dict)
     customCodelets: list[str] = field(default_factory=list)
     customCodeletCompileFlags: str = ""
-    # What is reported.
+    # Reports.
     logDir: str = ""
     dotChecks: set[str] = field(default_factory=set)
     firstDotOp: int = 0

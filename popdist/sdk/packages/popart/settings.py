@@ -1,7 +1,7 @@
 """The structures that session options hold.
 
-Most of them say where tensors are and in which order a device works: they are recorded,
-and change nothing on a CPU.
+Most of them are about the memory of tensors and the order of a device's work: they are
+recorded, and change nothing on a CPU.
 """
 
 from dataclasses import dataclass, field
@@ -64,7 +64,7 @@ class AccumulateOuterFragmentSettings:
 
 @dataclass(slots=True)
 class AutodiffSettings:
-    """What the backward pass of a subgraph computes anew."""
+    """The recomputation in the backward pass of a subgraph."""
 
     stitchStrategy: enums.AutodiffStitchStrategy = (
         enums.AutodiffStitchStrategy.RecomputeAllNonInputs
@@ -137,6 +137,6 @@ class ReplicatedCollectivesSettings:
 
 @dataclass(slots=True)
 class DeveloperSettings:
-    """What PopART's own developers set."""
+    """Settings for PopART's own developers."""
 
     timePartitionLoggerThresholdPercentage: float = 1.0

@@ -1,4 +1,4 @@
-"""What a call reads and writes on the host: inputs, anchors and weights."""
+"""The inputs and outputs of a call on the host: inputs, anchors and weights."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -11,7 +11,7 @@ from .tensor_info import BY_NUMPY, TensorInfo, sizes
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
-# What is converted on its way to the device.
+# The types that are converted on their way to the device.
 _NARROWED = {("INT64", "INT32"), ("UINT64", "UINT32")}
 
 
@@ -104,7 +104,7 @@ class PyStepIO:
         return as_input(part, name, info)
 
     def write(self, name: str, value: torch.Tensor, index: int) -> None:
-        """Write what an anchor holds next to its array.
+        """Write the next value of an anchor to its array.
 
         Raises:
             popart_exception: There is no array, or it is too short.
@@ -155,7 +155,7 @@ class PyStepIOCallback:
         return value
 
     def write(self, name: str, value: torch.Tensor, index: int) -> None:
-        """Write what an anchor holds next to an array that the callback returns."""
+        """Write the next value of an anchor to an array from the callback."""
         array = contiguous(self._output(name), name, "output")
         if array.size != value.numel():
             raise popart_exception(

@@ -9,40 +9,40 @@ STEP = "Step___"
 
 
 def reservedGradientPrefix() -> str:
-    """Return what stands before the name of a tensor in that of its gradient."""
+    """Return the prefix of a gradient's name."""
     return GRADIENT
 
 
 def reservedUpdatedVarPrefix() -> str:
-    """Return what stands before the name of a weight in that of the updated one."""
+    """Return the prefix of an updated weight's name."""
     return UPDATED
 
 
 def reservedAccumPrefix() -> str:
-    """Return what stands before the name of a weight in that of its accumulator."""
+    """Return the prefix of an accumulator's name."""
     return ACCUMULATOR
 
 
 def reservedAcclPrefix() -> str:
-    """Return what stands before a weight's name in that of SGD's combined tensor."""
+    """Return the prefix of the name of SGD's combined tensor."""
     return COMBINED
 
 
 def reservedAccl1Prefix() -> str:
-    """Return what stands before a weight's name in that of its first momentum."""
+    """Return the prefix of a first momentum's name."""
     return FIRST
 
 
 def reservedAccl2Prefix() -> str:
-    """Return what stands before a weight's name in that of its second momentum."""
+    """Return the prefix of a second momentum's name."""
     return SECOND
 
 
 def reservedAccl3Prefix() -> str:
-    """Return what stands before a weight's name in that of its third momentum."""
+    """Return the prefix of a third momentum's name."""
     return THIRD
 
 
 def reservedStepPrefix() -> str:
-    """Return what stands before a weight's name in that of its counter of updates."""
+    """Return the prefix of the name of a weight's counter of updates."""
     return STEP

@@ -43,10 +43,10 @@ from .options import (
 from .points import fps, nearest
 from .scopes import CPU, Attribute, MultiConv, NameScope
 
-# The release whose interface this is.
+# The emulated release.
 __version__ = "3.4.0"
 
-# What popdist.poptorch tells the installed package from.
+# popdist.poptorch tells the stand-in from the installed package by it.
 __stand_in__ = True
 
 # `from poptorch import *` hides no module of a program by one that PopTorch does not

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 NAMES = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERR": 40, "OFF": 100}
-# What setLogLevel takes instead of a name.
+# The numbers that setLogLevel takes instead of names.
 NUMBERS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
 LABELS = {5: "trace", 10: "debug", 20: "info", 30: "warning", 40: "error"}
 
@@ -15,7 +15,7 @@ logger = logging.getLogger("poptorch:python")
 
 
 class _Handler(logging.Handler):
-    """Writes lines to what sys.stderr is at that moment."""
+    """Writes lines to the current sys.stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -33,7 +33,7 @@ class _Formatter(logging.Formatter):
 
 
 def setLogLevel(level: str | int) -> None:
-    """Log only what is at least as severe as this level.
+    """Log only messages of this level or a more severe one.
 
     Args:
         level: "TRACE", "DEBUG", "INFO", "WARN", "ERR" or "OFF", or its index in this
@@ -72,7 +72,7 @@ def warn_deprecated(old: str, new: str) -> None:
     logger.warning("%s is deprecated: use %s instead.", old, new)
 
 
-# Any: each option has a type of its own.
+# Any: each option has another type.
 def log_options(values: dict[str, Any]) -> None:
     """Log each option at level debug, in PopTorch's words."""
     if not logger.isEnabledFor(logging.DEBUG):

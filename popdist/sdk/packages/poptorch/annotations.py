@@ -40,7 +40,7 @@ class Block:
 
     @staticmethod
     def start(user_id: str | None = None, ipu_id: int | None = None) -> None:
-        """Begin a block here, which ends where the next one begins."""
+        """Begin a block here. It ends where the next one begins."""
         _enter(user_id, ipu_id)
 
     def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
@@ -156,7 +156,7 @@ def count_stages(
 ) -> int:
     """Return how many pipeline stages a forward pass has; 1 if it is no pipeline.
 
-    What is computed before the first block is in stage 0.
+    Operations before the first block are in stage 0.
     """
     if not is_pipeline(strategy):
         return 1

@@ -1,8 +1,8 @@
 """Automatic casts between float16 and float32, where a model asks for them.
 
-Regions of a forward pass, and modules, ask for casts; a policy says which operations
-are cast to what type. The casts are made while an executor runs the model. Any: torch's
-functions and modules take and return objects of all kinds.
+Regions of a forward pass, and modules, ask for casts; a policy names the operations and
+their types. The casts are made while an executor runs the model. Any: torch's functions
+and modules take and return objects of all kinds.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,11 +53,10 @@ class autocast(ContextDecorator):
 
 
 class Policy:
-    """Which operations and modules are cast to what: four lists of them.
+    """Four lists of operations and modules, one for each kind of cast.
 
-    Those of `fp16` get float16, those of `fp32` float32. Those of `promote` get float32
-    where they have inputs of both, those of `demote` float16. The first list that has
-    one counts.
+    `fp16` casts to float16, `fp32` to float32. `promote` casts inputs of both types to
+    float32, `demote` to float16. The first list that has one counts.
     """
 
     def __init__(
@@ -137,7 +136,7 @@ _ALIASES = {
     "truediv": "div",
 }
 _OPERATORS = frozenset({"add", "div", "matmul", "mod", "mul", "pow", "sub", "truediv"})
-# What takes float16 beside float32 neither forward nor backward.
+# Operations that take float16 beside float32 neither forward nor backward.
 _NOT_MIXED_NAMES = """
 addbmm addmm addmv addr allclose baddbmm bilinear binary_cross_entropy bmm
 chain_matmul conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
@@ -148,9 +147,10 @@ nll_loss prelu rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell
 scaled_dot_product_attention scatter scatter_add scatter_reduce tensordot vdot
 """
 _NOT_MIXED = frozenset(_NOT_MIXED_NAMES.split())
-# What takes inputs of float16 beside weights of float32, but not the reverse.
+# Operations that take inputs of float16 beside weights of float32, but not the reverse.
 NORMS = frozenset({"batch_norm", "group_norm", "instance_norm", "layer_norm"})
-# What computes nothing: explicit conversions, and what asks or changes a tensor.
+# Operations that compute nothing: explicit conversions, and what asks or changes a
+# tensor.
 _KEPT_NAMES = """
 backward bfloat16 copy data_ptr detach dim double element_size float half
 is_contiguous is_floating_point item ndimension nelement numel numpy register_hook
@@ -190,7 +190,7 @@ def operation_of(name: str) -> TorchOperation:
 
 
 class CastRules:
-    """What the options of a model say about automatic casts."""
+    """The options of a model for automatic casts."""
 
     def __init__(self, policy: Policy, mixed: HalfFloatCastingBehavior) -> None:
         lists = (
@@ -263,7 +263,7 @@ def _dtypes(values: Iterable[Any]) -> set[torch.dtype]:
     return dtypes
 
 
-# Functions of torch that are made of operations which get casts of their own.
+# Functions of torch that consist of operations with separate casts.
 _EXPANDED = frozenset({functional.multi_head_attention_forward})
 
 
@@ -271,7 +271,7 @@ _EXPANDED = frozenset({functional.multi_head_attention_forward})
 def casting(execution: Execution, rules: CastRules) -> Iterator[None]:
     """Make the casts that the regions and modules of a forward pass ask for."""
     regions = _ModuleRegions(execution, rules)
-    # All modules of the process: no attribute of theirs changes, so that several
+    # All modules of the process: their attributes do not change, so that several
     # threads can run one module. A hook ignores the other threads.
     handles = (
         register_module_forward_pre_hook(regions.enter),
@@ -407,7 +407,7 @@ def _statistics(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[
 def _without_override(func: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of torch as it runs where no mode overrides it.
 
-    What it calls can be overridden as ever.
+    Functions that it calls can still be overridden.
     """
     assert isinstance(func, FunctionType)
     names = {**func.__globals__, "has_torch_function": lambda _: False}

@@ -1,4 +1,4 @@
-"""The values that options and ops take, with the numbers that programs rely on."""
+"""The values of options and ops, with PopTorch's numbers."""
 
 import enum
 
@@ -16,8 +16,7 @@ class DataLoaderMode(enum.IntEnum):
 
     Sync: in the process that asks for them.
     Async: ahead, in another process.
-    AsyncRebatched: ahead, in another process, which also makes the batches out of what
-    the workers load.
+    AsyncRebatched: ahead, in batches of the samples of all workers.
     """
 
     Sync = 0
@@ -42,7 +41,7 @@ class SharingStrategy(enum.IntEnum):
 
 
 class OutputMode(enum.IntEnum):
-    """Which of the results of a call are returned."""
+    """The results of a call that are returned."""
 
     Final = 0
     EveryN = 1
@@ -65,7 +64,7 @@ class ConnectionType(enum.IntEnum):
 
 
 class HalfFloatCastingBehavior(enum.IntEnum):
-    """What an operation with float16 and float32 inputs casts them to."""
+    """The type for the inputs of an operation with float16 and float32."""
 
     FloatDowncastToHalf = 0
     HalfUpcastToFloat = 1
@@ -81,7 +80,7 @@ class ReductionType(enum.IntEnum):
 
 
 class SyncPattern(enum.IntEnum):
-    """Which IPUs synchronise with each other."""
+    """The IPUs that synchronise with each other."""
 
     Full = 0
     SinglePipeline = 1
@@ -115,7 +114,7 @@ class OverlapMode(enum.Enum):
 
 
 class AutoStage(enum.IntEnum):
-    """How blocks get the number of their stage: that of their IPU, or the next one."""
+    """How blocks get the number of their stage: their IPU's stage, or the next one."""
 
     SameAsIpu = 0
     AutoIncrement = 1
@@ -129,7 +128,7 @@ class MultiConvPlanType(enum.IntEnum):
 
 
 class CommGroupType(enum.IntEnum):
-    """Which replicas share an input, or the value of a weight."""
+    """The replicas that share an input, or the value of a weight."""
 
     All = 0
     Consecutive = 1
@@ -138,14 +137,14 @@ class CommGroupType(enum.IntEnum):
 
 
 class Compiler(enum.IntEnum):
-    """What makes a graph a program for IPUs: here nothing does."""
+    """The compiler of graphs for IPUs: without effect."""
 
     PopART = 0
     MLIR = 1
 
 
 class VariableRetrievalMode(enum.IntEnum):
-    """Of which replicas the values of a grouped weight are read."""
+    """The replicas that the values of a grouped weight are read from."""
 
     OnePerGroup = 0
     AllReplicas = 2

@@ -1,4 +1,4 @@
-"""The forward pass that runs in this thread, which annotations and ops are part of."""
+"""The forward pass of this thread, with its blocks, losses and regions."""
 
 import re
 import threading
@@ -9,15 +9,15 @@ import torch
 
 from .errors import Error
 
-# What torch's losses say of a label.
+# The error of torch's losses for an unknown label.
 _NO_CLASS = re.compile(r"Target -?\d+ is out of bounds\.")
 
 
 @dataclass(frozen=True, slots=True)
 class BlockUse:
-    """A block that a forward pass has entered, and the IPU that it asks for.
+    """A block that a forward pass has entered, and its IPU.
 
-    `stage_id` is None where the execution strategy says which stage it is.
+    `stage_id` is None where the execution strategy chooses the stage.
     """
 
     block_id: str | None
@@ -27,7 +27,7 @@ class BlockUse:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """To what an operation's inputs are cast: always, or those of mixed types only."""
+    """To what an operation's inputs are cast: always, or only for mixed types."""
 
     dtype: torch.dtype
     only_mixed: bool
@@ -61,7 +61,7 @@ class Regions:
         return len(self._regions)
 
     def enter(self, enabled: bool | None, module_rule: Rule | None = None) -> None:
-        """Begin a region; what is None is as around it.
+        """Begin a region; None is the value of the region around it.
 
         Raises:
             Error: It has casts, and the model was compiled without.
@@ -94,7 +94,7 @@ class Execution:
 
     def __init__(self, training: bool = False) -> None:
         self.training = training
-        # What went through identity_loss, and the blocks, in order.
+        # The arguments of identity_loss, and the blocks, in order.
         self.losses: list[torch.Tensor] = []
         self.blocks: list[BlockUse] = []
         # Whether something was computed before the first block.

@@ -13,7 +13,7 @@ from .options import Options
 
 
 class _Function(nn.Module):
-    """A function as a model, with the module whose weights it uses."""
+    """A function as a model, with the module that holds its weights."""
 
     # Any: whatever the function takes and returns, here and below.
     def __init__(self, function: Callable[..., Any], model: nn.Module | None) -> None:
@@ -36,11 +36,11 @@ def IPUContext(
     model: nn.Module | None = None,
     per_replica_params: dict[str, Any] | None = None,
 ) -> Any:
-    """Return an executor that runs a function, or a decorator that makes one.
+    """Return an executor of a function, or a decorator that makes one.
 
     Args:
         compiler: Has no effect.
-        model: The module whose weights the function uses.
+        model: The module that holds the function's weights.
 
     Raises:
         Error: It is to train, or weights are to differ between replicas.

@@ -56,7 +56,7 @@ def ipu_print_tensor(
     """Print the tensor, and its gradient, on stderr when they are computed.
 
     Args:
-        summarise_threshold: Of more elements only some are printed.
+        summarise_threshold: Larger tensors are printed in part.
         edge_items: How many of them at each end of a dimension.
         digits: How many digits of each.
     """
@@ -238,5 +238,5 @@ def hasMlirSupportOnPlatform() -> bool:
 
 
 def ipuHardwareVersion() -> int:
-    """Return the version of the IPU whose features the emulation has."""
+    """Return the version of the emulated IPU."""
     return 2

@@ -32,8 +32,8 @@ def fps(
 
     Args:
         src: A point in each row.
-        ptr: Where each part begins, and where the last one ends.
-        ratio: What share of the points of a part is chosen.
+        ptr: The first points of the parts, and the end of the last part.
+        ratio: The share of the points of a part that is chosen.
         random_start: Whether the first one is chosen at random.
 
     Raises:

@@ -43,14 +43,14 @@ def isCompilingWithDispatcher() -> bool:
     return current() is not None
 
 
-# What only some programs set of Options, and strategies of phases.
+# Rare options, and strategies of phases.
 _OWN = """
 ipu_id ipu_version model_name random_seed separate_backward_phase
 serial_phases_execution tensors_liveness updatable_named_buffers use_model
 """
 
 
-# Any: each option has a type of its own.
+# Any: each option has another type.
 def _validateOptions(options: Mapping[str, Any]) -> None:
     """Log options, and raise Error if one of them is none that PopART has."""
     log_options(dict(options))

@@ -1,4 +1,4 @@
-"""Channels of PopVision's System Analyser, whose trace points popdist.trace records."""
+"""Channels of PopVision's System Analyser: popdist.trace records trace points."""
 
 from typing import TypeVar
 

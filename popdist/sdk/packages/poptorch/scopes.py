@@ -26,7 +26,7 @@ class _Scope:
 
 
 class NameScope(_Scope):
-    """Operations whose names in reports begin with this name."""
+    """Operations with this prefix of their names in reports."""
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str):

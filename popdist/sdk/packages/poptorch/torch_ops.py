@@ -83,7 +83,7 @@ def _leave_autocast() -> None:
 _COND = "Call poptorch.cond(), which takes both branches as functions."
 _CPU = "Call a poptorch.CPU(), which takes the function."
 
-# Schemas, and what computes them, or the advice instead of what cannot be emulated.
+# Schemas with their functions, or with advice if there is no emulation.
 _OPERATORS: tuple[tuple[str, Callable[..., Any] | str], ...] = (
     ("begin_autocast() -> ()", lambda: _enter_autocast(True)),
     ("suppress_autocast() -> ()", lambda: _enter_autocast(False)),
@@ -161,7 +161,7 @@ def _register() -> Any:
         name = library.define(schema).split("::")[-1]
         if isinstance(function, str):
             function = _refusal(name, function)
-        # Its gradient is that of what it calls.
+        # Its gradient is the called function's.
         library.impl(name, function, "CompositeImplicitAutograd")
     return library
 

@@ -58,7 +58,7 @@ class Builder(Annotations):
         self._model.graph.name = "BuilderGraph"
         self._known = Inference({}, {})
         self._initial: set[str] = set()
-        # Tensors of this graph whose shapes are known only where it is used.
+        # Tensors of this graph with shapes that only a use of the graph tells.
         self._untyped: set[str] = set()
         # All names of tensors, of the graphs within this one, too.
         self._names: set[str] = set()
@@ -146,7 +146,7 @@ class Builder(Annotations):
         return builder
 
     def addUntypedInputTensor(self, debugContext: str | DebugContext = "") -> str:
-        """Add an input of a graph, which gets its type where that is used."""
+        """Add an input of a graph. The use of the graph tells its type."""
         if self._parent is None:
             raise popart_exception(
                 "Can not add untyped tensors to the top-level graph. Use "
@@ -250,7 +250,7 @@ class Builder(Annotations):
                 self._known.constants[name] = known.constants[name]
 
     def _visible(self) -> Inference:
-        """Return what is known of the tensors of this graph and of those around it."""
+        """Return the known types of tensors in this graph and the graphs around it."""
         if self._parent is None:
             return self._known
         outer = self._parent._visible()
@@ -271,7 +271,7 @@ class Builder(Annotations):
         debugContext: str | DebugContext = "",
         name: str = "",
     ) -> list[str]:
-        """Add a node of an operator by its name, and return those of its outputs.
+        """Add a node of an operator by its name, and return the names of its outputs.
 
         The function of a custom operator runs once here, on zeros: that tells the
         shapes of its outputs.
@@ -300,7 +300,7 @@ class Builder(Annotations):
 
     @contextmanager
     def nameScope(self, name: str) -> Iterator[None]:
-        """Put a name before those of all that is added in the block."""
+        """Prefix the names of all nodes and tensors that the block adds."""
         self._scopes.append(name)
         try:
             yield
@@ -308,7 +308,7 @@ class Builder(Annotations):
             self._scopes.pop()
 
     def getNameScope(self, name: str = "") -> str:
-        """Return a name with those of the scopes before it."""
+        """Return a name with the names of the scopes before it."""
         return "".join(f"{scope}/" for scope in self._scopes) + name
 
     def setGraphName(self, name: str) -> None:

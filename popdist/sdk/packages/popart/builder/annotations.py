@@ -1,4 +1,4 @@
-"""What a builder notes on nodes: IPUs, stages and attributes of all kinds.
+"""The attributes that a builder notes on nodes: IPUs, stages and others.
 
 Where a node runs changes no result here; the notes go into the model, as PopART's do.
 Any: attributes are numbers, strings and lists, and methods take them in several orders.
@@ -29,7 +29,7 @@ PARTIALS = "__partials_type"
 SERIALIZE = "__serialize_matmul_mode"
 INPLACE = "__inplace_ops"
 
-# What names one node: one of its outputs, or all of them.
+# The name of a node: one of its outputs, or all of them.
 Outputs = str | Iterable[str]
 
 
@@ -42,7 +42,7 @@ class _Noting:
 
     def __init__(self, annotations: "Annotations", name: str, value: Any) -> None:
         self._annotations, self._name, self._value = annotations, name, value
-        # What was noted before each block that is not left yet.
+        # The attributes before each block that is still entered.
         self._before: list[dict[str, Any]] = []
 
     def __enter__(self) -> None:
@@ -188,7 +188,7 @@ class Annotations:
         self._note(INPLACE, nodeOutputName, list(prefs))
 
     def getVirtualGraph(self, nodeOutputNames: Outputs | None = None) -> int:
-        """Return the IPU of a node, or that of the `with` block."""
+        """Return the IPU of a node or of the `with` block."""
         return self._number(VIRTUAL_GRAPH, nodeOutputNames)
 
     def getRecomputeOutputInBackwardPass(self, nodeOutputNames: Outputs) -> bool:
@@ -196,7 +196,7 @@ class Annotations:
         return bool(_get(self._node(nodeOutputNames), RECOMPUTE, 0))
 
     def _number(self, name: str, outputs: Outputs | None = None) -> int:
-        """Return the number of a node, or that of the `with` block."""
+        """Return the number of a node or of the `with` block."""
         value = (
             self.common.get(name)
             if outputs is None

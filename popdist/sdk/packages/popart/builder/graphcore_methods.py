@@ -1,4 +1,4 @@
-"""The methods of Builder.aiGraphcore: which operators they add, with which arguments.
+"""The methods of Builder.aiGraphcore: their operators and arguments.
 
 Arguments have PopART's names, order and defaults.
 """

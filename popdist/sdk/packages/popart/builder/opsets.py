@@ -1,4 +1,4 @@
-"""The sets of operators of a builder, whose methods add nodes to its graph.
+"""The sets of operators of a builder. Their methods add nodes to its graph.
 
 Any: attributes are numbers, strings, arrays and lists. A method returns one name or a
 list of them.
@@ -26,10 +26,10 @@ _LOGICAL = {"And", "If", "Not", "Or", "Xor"}
 _LEFT_OUT = {"auto_pad", "sparse_value"}
 
 
-# The attributes that are graphs: those of If have no inputs of their own.
+# The attributes that are graphs: the branches of If have no inputs.
 _BRANCHES = ("then_branch", "else_branch")
 _GRAPHS = (*_BRANCHES, "body", "callee")
-# What releases have called the last argument, and a word of Python's.
+# Other releases' names of the last argument, and a keyword of Python.
 _ALIASES = {
     "debugPrefix": "debugContext",
     "debugName": "debugContext",

@@ -1,4 +1,4 @@
-"""What an operator's conversion to torch gets, and what is known of the operator.
+"""The arguments of an operator's conversion to torch, and facts about the operator.
 
 Any: attributes are numbers, strings, lists of these and tensors.
 """
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import torch
 
-# What a conversion returns: one output, or all of them.
+# The results of a conversion: one output, or all of them.
 Outputs = torch.Tensor | Sequence[torch.Tensor]
 
 
@@ -73,7 +73,7 @@ class Operator:
     """How an operator is computed."""
 
     convert: Callable[[Call], Outputs]
-    # The inputs whose values the conversion reads: they have to be constants.
+    # The inputs that have to be constants: the conversion reads their values.
     constants: tuple[int, ...] = ()
     # Returns what of a form is not available; an empty text for nothing.
     refusal: Callable[[Form], str] = lambda form: ""
@@ -94,7 +94,7 @@ def torch_pads(pads: Sequence[int]) -> list[int]:
     """Return pads as torch counts them: from the last dimension, both sides of each.
 
     Args:
-        pads: Those before each dimension, and then those after each.
+        pads: The pads before each dimension, and then the pads after each.
     """
     rank = len(pads) // 2
     return [pads[axis + side] for axis in reversed(range(rank)) for side in (0, rank)]

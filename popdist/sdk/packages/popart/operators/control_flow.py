@@ -1,6 +1,6 @@
 """Operators that run graphs of their own: If, Loop, Scan and Call.
 
-Any: attributes are those of Call, and torch's autograd has no types.
+Any: attributes have the types of Call's, and torch's autograd has no types.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def captured_by(attributes: Attributes) -> list[str]:
 class _Reaching(torch.autograd.Function):
     """The identity of a tensor, which gives gradients of 0 to other tensors.
 
-    What a branch that was not taken reads has a gradient in every step, as in PopART.
+    Inputs of both branches have gradients in every step, as in PopART.
     """
 
     @staticmethod
@@ -67,7 +67,7 @@ class _Bodies:
         return body.run(arguments, self._outer, call.training, call.for_shapes)
 
     def reaching(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return outputs of which all inputs have gradients, of 0 where unused."""
+        """Return outputs that give all inputs gradients: 0 for an unused input."""
         read = [
             value
             for value in self._call.inputs
@@ -132,7 +132,7 @@ def scan_numbers(attributes: Attributes, name: str, count: int) -> list[int]:
 
 
 def _slices(x: torch.Tensor, axis: int, is_reversed: int) -> Sequence[torch.Tensor]:
-    """Return the slices of a tensor; as in PopART, those of a vector are vectors."""
+    """Return the slices of a tensor; as in PopART, slices of a vector are vectors."""
     parts = x.unbind(axis) if x.dim() > 1 else torch.split(x, 1)
     return parts[::-1] if is_reversed else parts
 
@@ -140,7 +140,7 @@ def _slices(x: torch.Tensor, axis: int, is_reversed: int) -> Sequence[torch.Tens
 def _scan(call: Call) -> list[torch.Tensor]:
     """Return the states after the last slices, and the further outputs of all.
 
-    As in PopART these are joined along an axis that they have. ONNX adds an axis.
+    These are joined along an existing axis, as in PopART. ONNX adds an axis.
     """
     bodies = _Bodies(call)
     arguments = [value for value in bodies.arguments if value is not None]
@@ -168,7 +168,7 @@ def _scan(call: Call) -> list[torch.Tensor]:
 
 
 def _stack(rows: list[torch.Tensor], like: torch.Tensor, size: int) -> torch.Tensor:
-    """Return rows in one tensor of that size, whose last ones are zeros."""
+    """Return rows in one tensor of that size, padded with zeros."""
     if not size:
         return like.new_zeros([0, *like.shape])
     return torch.stack(rows + [torch.zeros_like(like)] * (size - len(rows)))
@@ -194,7 +194,7 @@ def _refuse_call(form: Form) -> str:
 
 
 def _refuse_others_than(form: Form, attribute: str) -> str:
-    """Return what does not fit a graph that takes all inputs and gives all outputs."""
+    """Return why a graph does not fit these inputs and outputs."""
     body: Body = form.attributes[attribute]
     if len(body.parameters) != len(form.inputs):
         number = len(body.parameters)

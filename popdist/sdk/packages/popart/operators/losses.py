@@ -104,7 +104,7 @@ def _likelihood(
 def _connectionist(call: Call) -> torch.Tensor:
     """Return the loss of connectionist temporal classification.
 
-    A mean divides the loss of each sequence by its length, and is that of the batch.
+    A mean divides the loss of each sequence by its length, and averages the batch.
     """
     kinds = {value.dtype for value in call.inputs[1:] if value is not None}
     if kinds != {torch.uint32}:

@@ -15,7 +15,7 @@ Values = dict[str, torch.Tensor]
 
 # Types of unsigned integers that a signed integer of 64 bits can hold.
 _SHORT = (torch.uint16, torch.uint32)
-# Operators whose results are indices, of 64 bits whatever the type of their input.
+# Operators that return indices: these have 64 bits for inputs of any type.
 _INDICES = ("ArgMax", "ArgMin")
 
 
@@ -63,7 +63,7 @@ class Node:
         """Return the outputs, computed with signed integers where torch has no other.
 
         It adds, compares and picks none of these types. Results that do not fit wrap
-        around, as those of the type itself do.
+        around, as the type itself does.
         """
         try:
             return _listed(self.operator.convert(call))
@@ -93,7 +93,7 @@ def _listed(results: Outputs) -> Sequence[torch.Tensor]:
 class Body:
     """A graph within a node, such as the body of a loop."""
 
-    # What the node hands it, and the types that it declares for these.
+    # The node's inputs, and the types that the operator declares for them.
     parameters: tuple[str, ...]
     infos: Mapping[str, TensorInfo]
     outputs: tuple[str, ...]

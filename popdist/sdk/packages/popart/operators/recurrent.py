@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from .call import Call, Form, Operator
 
 _Function = Callable[[torch.Tensor], torch.Tensor]
-# Takes the inputs of a time step and the states, and returns the new states, of which
-# the first is the output of the step.
+# Takes the inputs of a time step and the states, and returns the new states. The first
+# new state is the output of the step.
 _Step = Callable[[torch.Tensor, Sequence[torch.Tensor]], list[torch.Tensor]]
 
 _ACTIVATIONS: Mapping[str, _Function] = {
@@ -29,7 +29,7 @@ _DIRECTIONS = {
 
 
 class _Weights(NamedTuple):
-    """What one direction computes with."""
+    """The weights of one direction."""
 
     inputs: torch.Tensor
     recurrent: torch.Tensor

@@ -1,4 +1,4 @@
-"""Operators that reduce dimensions, or order what is in them, and matrix products."""
+"""Operators that reduce or sort dimensions, and matrix products."""
 
 from collections.abc import Callable
 

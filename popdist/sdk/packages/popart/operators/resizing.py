@@ -6,8 +6,8 @@ import torch
 
 from .call import Call, Form, Operator
 
-# Where an element of the result lies among those of the input: of its index, the sizes
-# of input and result, and the scale.
+# Returns the position of a result's element in the input from its index, the sizes of
+# input and result, and the scale.
 _PLACES: dict[str, Callable[[torch.Tensor, int, int, float], torch.Tensor]] = {
     "align_corners": lambda index, old, new, scale: (
         index * ((old - 1) / (new - 1)) if new > 1 else index

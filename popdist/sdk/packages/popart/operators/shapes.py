@@ -1,4 +1,4 @@
-"""Operators that change shapes, and those that pick, place and make elements."""
+"""Operators that change shapes, or select, place and create elements."""
 
 import numpy as np
 import torch
@@ -207,7 +207,7 @@ def _window(call: Call, at: int) -> torch.Tensor:
     """Return a mask of the elements that a dynamic operator touches.
 
     Args:
-        at: Which input holds the offsets of the window.
+        at: The index of the input that holds the window's offsets.
     """
     x, mask = call[0], torch.ones([], dtype=torch.bool)
     offsets = call[at].reshape(-1).to(torch.int64)

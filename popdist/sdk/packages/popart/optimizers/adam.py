@@ -39,7 +39,7 @@ class Adam(Optimizer):
 
         Args:
             values: Values by name, such as `{"defaultLearningRate": (0.1, False)}`.
-            mode: Which of the formulas updates the weights.
+            mode: The variant that updates the weights.
             weight_decay_mode: Whether weights decay by themselves.
             accum_type: Without effect.
             accl1_type: Without effect.

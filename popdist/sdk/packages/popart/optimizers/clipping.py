@@ -29,7 +29,7 @@ class ClipNormSettings:
 def clipped(
     gradients: Mapping[str, torch.Tensor], settings: Sequence[ClipNormSettings]
 ) -> dict[str, torch.Tensor]:
-    """Return gradients whose norms, over the weights of each setting, are limited."""
+    """Return gradients with limited norms over the weights of each setting."""
     result = dict(gradients)
     for setting in settings:
         names = result if setting.weightIds is None else setting.weightIds

@@ -1,4 +1,4 @@
-"""What all optimizers have: values, by weight, and the update of a weight."""
+"""The common part of all optimizers: values, by weight, and the update of a weight."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
@@ -16,7 +16,7 @@ _PLAIN = ("nesterov", "maxWeightNorm")
 
 
 class Optimizer:
-    """What all optimizers have: values with defaults, and values of single weights.
+    """The common part of optimizers: default values, and values of single weights.
 
     For each value a method, whose name is the value's with an s, returns it for all
     weights.

@@ -65,7 +65,7 @@ class SGD(Optimizer):
         rate, decay, momentum, dampening, scaling, nesterov = (
             self.value(value, name) for value in self.VALUES
         )
-        # What changes nothing would cost as much as the update itself.
+        # A multiplication by 1 would cost as much as the update itself.
         if decay:
             gradient = gradient + decay * weight
         if scaling != 1:
@@ -81,7 +81,7 @@ class SGD(Optimizer):
 
 
 class ConstSGD(SGD):
-    """Stochastic gradient descent whose values never change."""
+    """Stochastic gradient descent with constant values."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ def anchor_arrays(
     """Return arrays for all anchors of one call.
 
     Their dimensions are batches, steps of the gradient accumulation, local replicas and
-    those of the tensor; the first three are left out where there is one of them.
+    the tensor's dimensions; the first three are left out where there is one of them.
     """
     arrays = {}
     for name in flow.anchors():
@@ -51,7 +51,7 @@ class AnchorWriter:
         """Take the anchors of a micro-batch of a local replica.
 
         Args:
-            number: The number of the micro-batch among those of its replica.
+            number: The number of the replica's micro-batch in the call.
             replica: The local replica.
             values: The anchors by their names.
         """
@@ -71,7 +71,7 @@ class AnchorWriter:
 def returned_batches(
     kind: AnchorReturnType, settings: ReplicatedSettings
 ) -> ReturnedBatches:
-    """Return the micro-batches of which a call returns an anchor."""
+    """Return the micro-batches that a call returns an anchor for."""
     mode = ReturnMode[kind.id().name]
     period = kind.rp() if mode is ReturnMode.EveryN else 1
     return ReturnedBatches(mode, period, settings.batches_per_replica)

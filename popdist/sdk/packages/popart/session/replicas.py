@@ -27,7 +27,7 @@ Place = tuple[int, int]
 
 
 def statistics_of(nodes: Iterable[Node]) -> dict[str, str]:
-    """Return the running statistics that training changes, with what replaces them."""
+    """Return the running statistics that training changes, with their new names."""
     changed: dict[str, str] = {}
     for node in nodes:
         if node.kind == "BatchNormalization" and len(node.outputs) == 5:
@@ -153,7 +153,7 @@ class _Call:
     settings: ReplicatedSettings
     io: StepIO
     writer: AnchorWriter
-    # Of a device iteration, by step and local replica.
+    # The inputs and anchors of a device iteration, by step and local replica.
     inputs: dict[Place, Values] = field(default_factory=dict)
     anchors: dict[Place, Values] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""What programs do with a session: weights in and out, steps, and models in files."""
+"""The methods of a session: weights in and out, steps, and models in files."""
 
 import copy
 import os
@@ -65,7 +65,7 @@ class _Session:
             loss,
             options.enableFloatingPointChecks,
         )
-        # What weightsFromHost() copies to the device.
+        # The source of weightsFromHost().
         self._host: Values = {n: v.clone() for n, v in self._graph.weights.items()}
         self._training: Training | None = None
         self._is_prepared = self._is_loaded = self._has_weights = False
@@ -264,7 +264,7 @@ class _Session:
                 )
 
     def _is_state(self, name: str) -> bool:
-        """Return whether a name is that of an optimizer's tensor."""
+        """Return whether an optimizer's tensor has this name."""
         _, separator, weight = name.partition("___")
         return bool(separator) and weight in self._graph.weights
 
@@ -288,7 +288,7 @@ class _Session:
         onnx.save(model, os.fspath(fn))
 
     def broadcastWeights(self, rootRank: int = 0) -> None:
-        """Overwrite the weights on the hosts of all instances with those of one.
+        """Overwrite the weights on all instances' hosts with one instance's weights.
 
         All instances of the job must call it. weightsFromHost() copies them on.
 
@@ -337,7 +337,7 @@ class _Session:
         It is the time that the CPU took: an IPU would need another number of cycles.
 
         Args:
-            id: The name of a counter in the graph, of which there are none.
+            id: The name of a counter in the graph. There are none.
 
         Raises:
             popart_runtime_error: instrumentWithHardwareCycleCounter is not set, or

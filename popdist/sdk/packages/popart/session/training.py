@@ -1,4 +1,4 @@
-"""What a session needs to train: gradients, their exchange, and the updates."""
+"""The training of a session: gradients, their exchange, and the updates."""
 
 import warnings
 import zlib
@@ -17,7 +17,7 @@ from ..optimizers import Optimizer, State, clipped
 from ..session_options import SessionOptions
 from ..tensor_info import TensorInfo
 
-# The group of all sessions' calls, in an order of its own.
+# The group of all sessions' calls, in a separate order.
 PURPOSE = "popart"
 
 
@@ -27,7 +27,7 @@ def meet(options: SessionOptions, settings: ReplicatedSettings) -> Members:
     All of them call this. Without distributed replicated graphs it is this one alone.
 
     Raises:
-        popart_exception: The options name other replicas than those of the job.
+        popart_exception: The job has other replicas than the options say.
     """
     if not options.enableDistributedReplicatedGraphs:
         return Members(replicas=settings.replicas)

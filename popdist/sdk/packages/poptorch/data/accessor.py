@@ -31,11 +31,11 @@ METHODS = {
     SharingStrategy.Fork: "fork",
     SharingStrategy.ForkServer: "forkserver",
 }
-# What a forkserver imports once for all its forks, if it can.
+# The module that a forkserver imports once for all its forks, if it can.
 PRELOADED = "popdist.sdk.forkserver_preload"
-# The exit code of a worker that imports a program which starts workers meanwhile.
+# The exit code of a worker if the import of the program starts workers.
 UNGUARDED = 113
-# What is added to the errors of starting the worker.
+# A note for the errors of starting the worker.
 NOT_PICKLABLE = (
     "The data set is sent to a separate process, so it must be picklable: its class "
     "must be in a module, and it may have no lambdas. With "
@@ -84,7 +84,7 @@ class _Passes(IterableDataset[Any]):
         # The only worker loads as the program would. Worker functions of torch would
         # collate in /dev/shm, which may be small.
         _utils.worker._worker_info = None
-        # torch's worker would not end while it waits, or sends what is not received.
+        # torch's worker would not end while it waits, or sends to a full pipe.
         threading.Thread(target=_end_with_program, daemon=True).start()
 
 
@@ -114,7 +114,7 @@ def _unchanged(batch: Any) -> Any:
 class AsynchronousDataAccessor:
     """Loads by workers, up to `buffer_size` batches ahead.
 
-    A worker of its own loads, or the workers of a DataLoader that has some.
+    One worker loads, or the workers of a DataLoader that has some.
 
     Args:
         dataset: A DataLoader, a data set, or any other iterable.
@@ -165,7 +165,7 @@ class AsynchronousDataAccessor:
         items = separate() if separate else dataset
         # Set when the worker may load more than the first batch.
         self._may_continue: Any = None
-        # What is iterated over for each pass; None after terminate().
+        # The source of each pass; None after terminate().
         self._loader: Any = items
         if not getattr(items, "num_workers", 0) and can_have_workers():
             self._loader = self._with_worker(items, buffer_size, sharing_strategy)
@@ -187,8 +187,8 @@ class AsynchronousDataAccessor:
         pickled = None
         if strategy != SharingStrategy.Fork:
             end_helpers_at_exit()
-            # Not by Process.start(), which would send file descriptors of tensors that
-            # exist only while they are pickled, as in torch.Generator.
+            # Not by Process.start(): it would send file descriptors of tensors, such as
+            # a torch.Generator's, that exist only during pickling.
             try:
                 items, pickled = None, dumps(items)
             except Exception as error:
@@ -219,7 +219,7 @@ class AsynchronousDataAccessor:
         return batches
 
     def _load_first(self) -> list[Any]:
-        """Wait for the first batch, so that a data set that fails does so here."""
+        """Wait for the first batch: a data set that fails raises here."""
         self._pass = self._next_pass()
         try:
             return list(islice(self._pass, 1))

@@ -23,7 +23,7 @@ def leave_cores_to_workers(iterator: Iterator[object], workers: int) -> None:
 
 
 def leave_cores(processes: int) -> None:
-    """Let torch compute with the cores that so many more processes that load leave it.
+    """Leave cores to more loading processes: torch computes with the rest.
 
     A negative number takes back what was asked for when they have ended.
 

@@ -43,7 +43,7 @@ class GroupedBatchSampler(Sampler[list[Sequence[int]]]):
 
 
 class GroupedSamples(Dataset[Any]):
-    """A data set whose items are lists of samples: those of one batch each."""
+    """A data set of lists of samples. Each list is a batch."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

@@ -37,7 +37,7 @@ def _end_helpers() -> None:
 
 
 def _end(helper: Any, pid_name: str, descriptor_name: str) -> None:
-    """Close the pipe whose end tells a process to end, and wait for it."""
+    """Close the pipe that keeps a process running, and wait for its end."""
     pid = getattr(helper, pid_name)
     descriptor = getattr(helper, descriptor_name)
     # In a child of the program they have no pid: they are not its children.

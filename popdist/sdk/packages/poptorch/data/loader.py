@@ -32,13 +32,13 @@ accept_data_source()
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
-    """A DataLoader whose batches have as many samples as a call of a model takes.
+    """A DataLoader of batches with as many samples as a call of a model takes.
 
     Where several processes train together, each loads a part of the data set. The
     options are frozen from then on.
 
     Args:
-        options: Those of the model that takes the batches.
+        options: The options of the model that takes the batches.
         dataset: The whole data set, in each process.
         batch_size: How many samples a replica takes at a time; None: the data
             set has batches already.

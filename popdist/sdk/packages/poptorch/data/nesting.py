@@ -19,7 +19,7 @@ def convert(
     Args:
         nested: The structure.
         change: Returns what replaces a tensor.
-        kind: What is replaced instead of tensors.
+        kind: The type that is replaced instead of tensors.
     """
 
     def converted(each: Any) -> Any:

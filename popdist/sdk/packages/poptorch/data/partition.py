@@ -67,6 +67,6 @@ class Partition(Dataset[Any]):
 
     @property
     def __getitems__(self) -> Any:
-        """What torch calls for several samples at once, where data sets have it."""
+        """The function for several samples at once, None if the data set has none."""
         several = getattr(self._dataset, "__getitems__", None)
         return several and (lambda indices: several([*map(self._index, indices)]))

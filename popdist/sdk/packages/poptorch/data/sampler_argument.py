@@ -14,7 +14,7 @@ def accept_data_source() -> None:
         Sampler.__init__ = _initialise  # type: ignore[assignment]
 
 
-# Any: what a class that follows in the order of methods takes.
+# Any: the arguments of the next class in the order of methods.
 def _initialise(self: Sampler[Any], *args: Any, **kwargs: Any) -> None:
     following = super(Sampler, self).__init__
     is_last = getattr(following, "__objclass__", None) is object

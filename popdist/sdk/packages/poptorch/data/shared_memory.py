@@ -54,7 +54,7 @@ def check_workers(num_workers: int) -> None:
 def _in_memfd(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """Return a copy of a storage in a file that has no name."""
     size = storage.nbytes()
-    # Of no bytes, nothing can be mapped.
+    # mmap() refuses a length of 0.
     if not size:
         return storage
     storages: Any = torch.UntypedStorage

@@ -72,7 +72,7 @@ def load(
         )
     options = saved.options.clone()
     if options.connection_type == ConnectionType.Never:
-        # Options to compile only: what is loaded is to run.
+        # Options to compile only: a loaded model is to run.
         options.connectionType(ConnectionType.Always)
     if edit_opts_fn is not None:
         edit_opts_fn(options)
@@ -92,7 +92,7 @@ def _options(options: Options | None) -> Options:
     return Options() if options is None else options
 
 
-# What PopTorch's errors call them.
+# Their names in PopTorch's errors.
 _EXPECTED = {
     "model": "torch.nn.Module",
     "optimizer": "torch.optim.Optimizer",

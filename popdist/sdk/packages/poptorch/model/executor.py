@@ -29,8 +29,7 @@ class PoplarExecutor(Measurements):
     """Runs a module, and trains it, as options say.
 
     The weights of the device are the module's own parameters: what a call changes is
-    seen in them at once. What the executor does not have itself it looks up in the
-    module.
+    seen in them at once. The module has all attributes that the executor lacks.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class PoplarExecutor(Measurements):
 
     @property
     def per_replica_params(self) -> PerReplicaParameters:
-        """Which parameters differ between replicas: none. Setting one raises Error."""
+        """Parameters that differ between replicas: none. Setting one raises Error."""
         return PerReplicaParameters()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -189,7 +188,7 @@ class PoplarExecutor(Measurements):
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Train with this optimizer, as it is now.
 
-        Momenta are kept if it is of the same class and brings none of its own.
+        Momenta are kept if the class is the same and the new optimizer has none.
 
         Raises:
             Error: The model is not for training, or a constant attribute changes.

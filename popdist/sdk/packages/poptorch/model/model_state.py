@@ -64,15 +64,15 @@ class ModelState:
         self.flags = TrainingFlags()
         self.buffers = ModuleBuffers(self._module, self._settings.replicas)
         self.streams = torch_streams(self._settings.random_seed)
-        # Those of the optimizer when the model was loaded.
+        # The attributes of the optimizer when the model was loaded.
         self._expected: ExpectedAttributes | None = None
-        # What the last call has kept of the tensors that options anchor.
+        # The anchored tensors of the last call.
         self.anchors = Anchors(
             self._options.anchored_tensors,
             self._settings.output_mode,
             self._settings.output_period,
         )
-        # As they were when the model was compiled; None without that.
+        # The attributes when the model was compiled; None without that.
         self.attributes: ConstantAttributes | None = None
 
     # Any: whatever the module's forward takes.

@@ -46,7 +46,7 @@ class ReplicatedModel:
     attributes: ConstantAttributes
     streams: ReplicaStreams
     training: "Training | None"
-    # Of the last call.
+    # The times of the last call.
     timing: Timing = field(default_factory=Timing)
 
     def run(self, compiled: Compiled, inputs: Inputs) -> Any:
@@ -124,7 +124,7 @@ class _Call:
 
 
 class Training:
-    """What a model needs to train: its optimizer and the scale of its loss."""
+    """The training of a model: its optimizer and the scale of its loss."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ def _torch_set_up(settings: RunSettings, half: bool) -> Iterator[None]:
         contexts.enter_context(host_random_state_kept())
         contexts.enter_context(torch.set_grad_enabled(settings.training))
         if settings.float_checks:
-            # Below the other, which clips what overflows.
+            # Below the other, which clips overflows.
             contexts.enter_context(FloatChecks())  # type: ignore[no-untyped-call]
         if half:
             contexts.enter_context(HalfPrecision())

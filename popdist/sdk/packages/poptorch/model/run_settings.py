@@ -1,4 +1,4 @@
-"""What an executor needs of its options, read once and checked."""
+"""The options that an executor reads, checked once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class LossScaling:
     upper_proportion: float
     update_period: int
 
-    # Any: each option has a type of its own.
+    # Any: each option has another type.
     @classmethod
     def of(cls, popart: Mapping[str, Any]) -> Self | None:
         """Return the settings; None if the loss is not scaled automatically."""
@@ -45,7 +45,7 @@ class LossScaling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings(ReplicatedSettings):
-    """How many micro-batches one call has, who runs them, and what it returns."""
+    """The micro-batches of one call, their replicas, and the outputs."""
 
     training: bool
     output_mode: OutputMode = OutputMode.Final
@@ -68,7 +68,7 @@ class RunSettings(ReplicatedSettings):
 
     @property
     def returned(self) -> ReturnedBatches:
-        """The micro-batches of which a call returns the outputs."""
+        """The micro-batches that a call returns outputs for."""
         mode = ReturnMode[self.output_mode.name]
         return ReturnedBatches(mode, self.output_period, self.batches_per_replica)
 

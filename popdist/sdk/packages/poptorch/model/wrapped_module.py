@@ -1,4 +1,4 @@
-"""The user's module while an executor trains it: of a subclass of its own class."""
+"""The user's module while an executor trains it: an instance of a subclass."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ def wrap(module: nn.Module, executor: "PoplarExecutor") -> None:
 
 
 def unwrap(module: nn.Module) -> None:
-    """Make a module of its own class again."""
+    """Give a module its original class."""
     if module.__dict__.pop(_EXECUTOR, None) is not None:
         module.__class__ = type(module).__bases__[0]
 
@@ -37,7 +37,7 @@ def _instance_of(original: type[nn.Module]) -> nn.Module:
 
 
 def _subclass_of(original: type[nn.Module]) -> type[nn.Module]:
-    """Return a subclass whose instances know their executor, and copy without it."""
+    """Return a subclass for modules with an executor, which copies leave out."""
 
     class PoptorchModel(original):  # type: ignore[misc, valid-type]
         def destroy(self) -> None:

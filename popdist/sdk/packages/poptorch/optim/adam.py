@@ -9,7 +9,7 @@ from .moments import update_of
 
 
 class _Adaptive(Optimizer):
-    """What Adam and AdamW have in common."""
+    """The common part of Adam and AdamW."""
 
     bias_correction: bool
 
@@ -20,7 +20,7 @@ class _Adaptive(Optimizer):
     def _update(
         self, weight: Tensor, gradient: Tensor, state: State, group: Group
     ) -> None:
-        """Update a weight by moments whose bias is left as it is."""
+        """Update a weight by moments without bias correction."""
         decay, lr = group["weight_decay"], group["lr"]
         if decay and isinstance(self, optim.AdamW):
             weight.mul_(1 - lr * decay)

@@ -46,7 +46,7 @@ def write_state(
 
 
 def complete_state(optimizer: optim.Optimizer) -> None:
-    """Add the momenta that options need which were off when the state began.
+    """Add the momenta of options that were off when the state began.
 
     SGD needs none: its step() begins a momentum at any time.
     """

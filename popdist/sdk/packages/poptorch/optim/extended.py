@@ -1,4 +1,4 @@
-"""What optimizers of poptorch.optim have beside those of torch.optim.
+"""The extensions of torch's optimizers in poptorch.optim.
 
 Any: attributes, arguments and entries of a state have all types, as in torch.optim.
 """
@@ -34,13 +34,13 @@ class Optimizer:
 
     variable_attrs: VariableAttributes
     loss_scaling: float
-    # Of those that clip gradients.
+    # The attribute of optimizers that clip gradients.
     max_grad_norm: float | None
     # torch.optim's optimizer of the same name. Any: each has other arguments.
     _torch: ClassVar[Any]
     # The names of the parameters in the compiled model; None without one.
     _names: Names | None = None
-    # Entries of a state_dict that wait for a compiled model, which knows their names.
+    # Entries of a state_dict that wait for a compiled model with their names.
     _loaded: Mapping[str, Mapping[str, torch.Tensor] | None] = {
         "ipu_state": None,
         "ipu_param": None,
@@ -67,7 +67,7 @@ class Optimizer:
         """Set what PopTorch adds.
 
         Args:
-            torch_arguments: Those of torch.optim's optimizer; None for its default.
+            torch_arguments: Arguments of torch.optim's optimizer; None for its default.
             arguments: All arguments.
         """
         for name, dtype in arguments.items():
@@ -89,7 +89,7 @@ class Optimizer:
 
     @property
     def _steps_as_torch(self) -> bool:
-        """Whether step() is that of torch.optim, or updates weights by _update()."""
+        """Whether torch.optim's step() runs, or _update() for each weight."""
         return True
 
     @torch.no_grad()
@@ -130,7 +130,7 @@ class Optimizer:
         """Take part in a compiled model: state_dict() has ipu_state from now on.
 
         Args:
-            names: Those of the model's parameters.
+            names: The names of the model's parameters.
         """
         self._names = names
         state = self._loaded["ipu_state"]

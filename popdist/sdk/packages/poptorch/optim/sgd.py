@@ -32,8 +32,7 @@ class SGD(Optimizer, optim.SGD):
         """Make the optimizer.
 
         Args:
-            velocity_scaling: By what the velocity is multiplied while it is kept,
-                which changes no result.
+            velocity_scaling: A factor of the stored velocity. It changes no result.
             use_combined_accum: Whether gradients and velocity share an accumulator;
                 recorded only. velocity_accum_type needs separate ones.
             max_grad_norm: The norm that all gradients together may have at most.

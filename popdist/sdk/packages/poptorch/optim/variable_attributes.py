@@ -1,4 +1,4 @@
-"""Which attributes of an optimizer a compiled model takes as constants."""
+"""The attributes of an optimizer that are constants of a compiled model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,8 +9,8 @@ from ..errors import ArgumentsError
 class VariableAttributes:
     """The attributes of an optimizer that may change while a model is compiled.
 
-    Those that were given a value are variable, and those left at their defaults are
-    constants, unless they are marked otherwise.
+    Attributes with a given value are variable, and defaults are constants, unless they
+    are marked otherwise.
     """
 
     # Any: attributes of any type.

@@ -12,16 +12,16 @@ SYNTHETIC_DATA_OFF, SYNTHETIC_DATA_RANDOM = 0, 2
 
 
 class _DeviceOptions(OptionValues):
-    """What runs on which device, and how.
+    """The device, and how a model runs on it.
 
-    What a method records has no effect on a CPU.
+    Recorded options have no effect on a CPU.
     """
 
     _popart: _PopartOptions
     _execution_strategy: _IExecutionStrategy
 
     def setExecutionStrategy(self, strategy: _IExecutionStrategy) -> Self:
-        """Set which blocks of the model are executed where, and in which order."""
+        """Set the place and the order of the model's blocks."""
         require(
             isinstance(strategy, _IExecutionStrategy),
             f"{strategy!r} is not an execution strategy such as "

@@ -9,7 +9,7 @@ from .option_values import OptionValues
 
 
 class _DistributedOptions(OptionValues):
-    """Which process this is, of those that train together."""
+    """This process among the processes that train together."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Options.TensorLocations: where tensors are stored, which a CPU only records."""
+"""Options.TensorLocations: the memory of tensors, recorded only."""
 
 from typing import Self
 

@@ -71,7 +71,7 @@ class OptionValues(Freezable):
         return self
 
     def createOrSet(self, **values: Any) -> Self:
-        """Change options, some of which may not exist yet, and return them all."""
+        """Change or add options, and return them all."""
         self.checkIsFrozen()
         for name, value in values.items():
             if name in self._values:
@@ -100,8 +100,8 @@ class OptionValues(Freezable):
         return self.update({})
 
     def __getattr__(self, name: str) -> Any:
-        # Called for what is no ordinary attribute. `_values` is none before __init__
-        # and while an object is copied.
+        # Called for names without an ordinary attribute. `_values` is none before
+        # __init__ and while an object is copied.
         values = self.__dict__.get("_values", {})
         if name not in values:
             raise AttributeError(f"Invalid attribute {name}")

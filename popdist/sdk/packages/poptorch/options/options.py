@@ -28,8 +28,8 @@ from .training_options import _TrainingOptions
 class Options(_DeviceOptions, _ReportOptions):
     """How a model is run: each method sets an option and returns the options.
 
-    Options that only matter on an IPU are checked and recorded: "Record", at the
-    beginning of what a method does, means that it has no effect on a CPU.
+    Options that only matter on an IPU are checked and recorded: A method that begins
+    with "Record" has no effect on a CPU.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Options(_DeviceOptions, _ReportOptions):
 
     @property
     def Distributed(self) -> _DistributedOptions:
-        """Which process this is, of those that train together."""
+        """This process among the processes that train together."""
         return self._distributed
 
     @property
@@ -90,7 +90,7 @@ class Options(_DeviceOptions, _ReportOptions):
 
     @property
     def Precision(self) -> _PrecisionOptions:
-        """What is computed in float16, and what in float32."""
+        """The operations in float16 and in float32."""
         return self._precision
 
     @property
@@ -171,12 +171,12 @@ class Options(_DeviceOptions, _ReportOptions):
     ) -> Self:
         """Keep a tensor of each call for PoplarExecutor.getAnchoredTensor().
 
-        Those are gradients and updated weights: Gradient___NAME, UpdatedVar___NAME.
+        These are gradients and updated weights: Gradient___NAME, UpdatedVar___NAME.
 
         Args:
             short_name: The name that getAnchoredTensor() takes.
             long_name: The name that PoplarExecutor.getTensorNames() returns.
-            output_mode: Of which weight updates it is kept; None: as the outputs.
+            output_mode: The weight updates that it is kept for; None: as the outputs.
             output_return_period: With EveryN, of every so many updates.
         """
         self.checkIsFrozen()
@@ -186,7 +186,7 @@ class Options(_DeviceOptions, _ReportOptions):
         return self
 
     def randomSeed(self, random_seed: int) -> Self:
-        """Seed all random numbers, from this call on those of torch too."""
+        """Seed all random numbers, and torch's own from this call on."""
         require_type("random_seed", random_seed, int)
         self.createOrSet(random_seed=random_seed)
         torch.manual_seed(random_seed)

@@ -53,11 +53,11 @@ _KNOWN = frozenset(_NAMES.split())
 _TYPES = (bool, int, float, str, list, tuple, set, dict)
 
 
-# Any: each option has a type of its own.
+# Any: each option has another type.
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise Error if an option is none of PopART's, or its value is of no type there.
 
-    A model that is compiled with a misspelt one would not do what the program says.
+    A misspelt option would have no effect on the compiled model.
     """
     for name, value in options.items():
         if name not in _KNOWN:
@@ -102,7 +102,7 @@ class _PopartOptions(Freezable):
         return self.set("convolutionOptions", {**others, name: value})
 
     def setPatterns(self, patterns: dict[str, bool], level: int = 2) -> Self:
-        """Record which patterns PopART's compiler applies, and from which level on."""
+        """Record the patterns and the level for PopART's compiler."""
         require_type("level", level, int)
         require_type("patterns", patterns, dict)
         self.set("patterns_level", level)

@@ -14,7 +14,7 @@ PARTIALS = {torch.float32: "float", torch.float16: "half"}
 
 
 class _PrecisionOptions(OptionValues):
-    """What is computed in float16, and what in float32.
+    """The operations in float16 and in float32.
 
     The types of a model's tensors decide, and automatic casts where the model asks for
     them. The rest is recorded, and has no effect on a CPU.
@@ -35,7 +35,7 @@ class _PrecisionOptions(OptionValues):
         return self.set(autocast_enabled=autocast_enabled)
 
     def autocastPolicy(self, autocast_policy: autocasting.Policy) -> Self:
-        """Set which operations automatic casts give float16, and which float32."""
+        """Set the operations that automatic casts give float16 and float32."""
         if not isinstance(autocast_policy, autocasting.Policy):
             raise ValueError(
                 "autocastPolicy must be set to an instance of "
@@ -44,7 +44,7 @@ class _PrecisionOptions(OptionValues):
         return self.set(autocast_policy=autocast_policy)
 
     def halfFloatCasting(self, half_float_casting: HalfFloatCastingBehavior) -> Self:
-        """Set to what mixed inputs are cast that torch does not take.
+        """Set the type for mixed inputs that torch refuses.
 
         By default to float16. It holds from the first region with automatic casts on.
         """

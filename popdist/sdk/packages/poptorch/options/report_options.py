@@ -1,4 +1,4 @@
-"""The part of Options that is about what is logged, shown and measured."""
+"""The part of Options for logs, progress and measurements."""
 
 from typing import Self
 
@@ -8,9 +8,9 @@ from .popart_options import _PopartOptions
 
 
 class _ReportOptions(OptionValues):
-    """What is logged, shown and measured.
+    """Logs, progress and measurements.
 
-    What a method records has no effect on a CPU.
+    Recorded options have no effect on a CPU.
     """
 
     _popart: _PopartOptions
@@ -53,7 +53,7 @@ class _ReportOptions(OptionValues):
         return self
 
     def enableProfiling(self, profile_dir: str | None = None) -> Self:
-        """Record that a profile of the device is written, and where."""
+        """Record a folder for the profile of the device."""
         engine = self._popart.options.get("engineOptions", {})
         self._popart.setEngineOptions(
             {

@@ -25,7 +25,7 @@ def set_from_json(options: object, text: str, names: dict[str, Any]) -> None:
 
     Raises:
         ValueError: It is not JSON, or not an object.
-        AttributeError: A name is that of no method.
+        AttributeError: There is no method of a name.
     """
     values = json.loads(text)
     if not isinstance(values, dict):
@@ -65,7 +65,7 @@ def set_from_file(options: object, path: str | Path, names: dict[str, Any]) -> N
     Args:
         options: The options.
         path: The file. A line is a call with no `options.` before it, or a comment.
-        names: What the arguments may name.
+        names: The names that arguments may use.
 
     Raises:
         ConfigFileError: A line is not a call of a method, or the call raised.

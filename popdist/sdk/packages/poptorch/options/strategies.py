@@ -1,4 +1,4 @@
-"""Which blocks of a model are executed where, and in which order."""
+"""The places and the order of a model's blocks."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
@@ -59,7 +59,7 @@ class Phase:
 
 
 class _IExecutionStrategy:
-    """What all strategies have: the blocks that were given a stage, and how to go on.
+    """The common part of strategies: the blocks with a stage, and the way to go on.
 
     `auto_stage` is how other blocks get a stage; None: there may be no others.
     """
@@ -99,7 +99,7 @@ class _IExecutionStrategy:
                 )
             stage._stage_id = ipu_id
         else:
-            # 0 is for what is executed before the first block.
+            # 0 is for operations before the first block.
             stage._stage_id = 1 + len(self._block_map)
         self._block_map[block_id] = stage
         return stage

@@ -11,7 +11,7 @@ from .popart_options import _PopartOptions
 class _TrainingOptions(OptionValues):
     """How a step of training accumulates and reduces gradients.
 
-    What a method records has no effect on a CPU.
+    Recorded options have no effect on a CPU.
     """
 
     def __init__(self, popart_options: _PopartOptions) -> None:

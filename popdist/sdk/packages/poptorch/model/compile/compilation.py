@@ -26,7 +26,8 @@ from ..run_settings import RunSettings
 from .executable_cache import key_of, read_or_make
 from .graph_search import GraphSearch
 
-# What a cache keeps of a compiled model, besides whether its loss is an identity_loss.
+# The fields of a compiled model in a cache, besides whether its loss is an
+# identity_loss.
 _CACHED = ("ipus", "half", "casts", "int64", "changing")
 
 
@@ -41,9 +42,9 @@ class Compiled:
     half: bool
     # Whether regions with automatic casts were entered.
     casts: bool
-    # The first operation that yields int64, and where it is; None without any.
+    # The first operation with a result of int64, and its place; None without any.
     int64: str | None
-    # Attributes that forward changes, which are constants of the model.
+    # Attributes that forward changes: constants of the model.
     changing: Sequence[AttributePath]
 
     def check_inputs(self, inputs: Inputs) -> None:
@@ -107,7 +108,7 @@ class Compilation:
         return Compiled(signature=self.inputs.signature(), loss=loss, **values)
 
     def run(self) -> Compiled:
-        """Run one forward pass that leaves no trace, and return what it has shown.
+        """Run one forward pass without lasting effects, and return its findings.
 
         Raises:
             Error: The model cannot run with these options.

@@ -70,7 +70,7 @@ def key_of(module: nn.Module, *others: Any) -> str | None:
             return None
     files = set()
     for cls in {cls for part in module.modules() for cls in type(part).__mro__}:
-        # Those of torch follow from its version.
+        # torch's classes follow from its version.
         if cls is object or cls.__module__.split(".")[0] == "torch":
             continue
         try:
@@ -123,7 +123,7 @@ def _content(module: nn.Module) -> bytes:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return what a file holds, None if there is none that this version has written."""
+    """Return the content of a file, None if this version has written none."""
     try:
         entry = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -1,6 +1,6 @@
 """The search of compiling through the operations of a forward pass.
 
-It finds the first that yields int64, which an IPU has as int32, and those before all
+It finds the first result of int64, which an IPU has as int32, and operations before all
 blocks. Any: torch's operators take and return objects of all kinds.
 """
 

@@ -1,4 +1,4 @@
-"""The bar "Graph compilation" on stderr, drawn by tqdm where that is installed."""
+"""The bar "Graph compilation" on stderr, drawn by tqdm if it is installed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -17,7 +17,7 @@ _FORMAT = "popdist poptorch 3"
 
 @dataclass(frozen=True, kw_only=True)
 class SavedModel:
-    """What a file holds."""
+    """The content of a file."""
 
     training: bool
     compiled: Compiled

@@ -1,7 +1,6 @@
 """Attributes of modules that are no parameters and no buffers: constants of a model.
 
-What forward changes in them has no effect beyond the forward pass, as in a graph that
-was compiled once.
+A change in forward has no effect beyond the forward pass, as in a compiled graph.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# What torch itself keeps in a module, and its training flag.
+# torch's own attributes of a module, and its training flag.
 INTERNAL_NAMES = frozenset(vars(nn.Module()))
 _ABSENT = object()
 _UNCHANGED = nullcontext()
@@ -45,7 +44,7 @@ class ConstantAttributes:
         self._objects = {}
 
     def restored(self) -> AbstractContextManager[None]:
-        """Run the block with the values of then, and leave those of now."""
+        """Run the block with the kept values, and restore the current ones."""
         return self._exchanged() if self._changing else _UNCHANGED
 
     @contextmanager

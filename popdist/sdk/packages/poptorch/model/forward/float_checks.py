@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...errors import Error
 
-# What writes a given number, or no numbers yet.
+# Operators that write a given number, or no numbers yet.
 _WRITING = ("empty", "fill", "full", "new_empty", "set_", "resize")
 
 

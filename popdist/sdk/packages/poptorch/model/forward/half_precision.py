@@ -29,7 +29,7 @@ def _overloads(names: str) -> frozenset[Callable[..., Any]]:
     )
 
 
-# What is slow, missing or added up in float16.
+# Operators that are slow or missing in float16, or that add up.
 _COMPUTED_IN_FLOAT32 = _overloads(
     """
     addbmm addmm addmv baddbmm bmm convolution convolution_backward dot mm mv
@@ -40,14 +40,14 @@ _COMPUTED_IN_FLOAT32 = _overloads(
     native_layer_norm_backward nll_loss_forward nll_loss2d_forward prod
     """
 )
-# What has statistics beside its result, which stay in float32.
+# Operators with statistics beside their results. The statistics stay in float32.
 _NORMS = _overloads(
     """
     native_batch_norm native_batch_norm_backward native_group_norm
     native_group_norm_backward native_layer_norm
     """
 )
-# What yields no larger numbers than it is given.
+# Operators with results that are no larger than their inputs.
 _BOUNDED = _overloads(
     """
     _adaptive_avg_pool2d avg_pool2d cat clone embedding empty empty_like empty_strided
@@ -56,7 +56,7 @@ _BOUNDED = _overloads(
     _unsafe_view zeros zeros_like
     """
 )
-# What refuses numbers that float16 has no place for.
+# Operators that refuse numbers above the largest float16.
 _FILLING = _overloads(
     "constant_pad_nd fill fill_ full full_like masked_fill masked_fill_ new_full"
 )
@@ -102,7 +102,7 @@ def _run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _run_clipped(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Run an operator, and clip what it returns, which may be what it changes."""
+    """Run an operator, and clip its results, which may be its inputs."""
     return _clipped(func(*args, **kwargs))
 
 
@@ -114,7 +114,7 @@ def _run_in_lists(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
 
 
 def _run_filling(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Run an operator that writes a number, which is clipped first."""
+    """Clip a number, and run the operator that writes it."""
     dtype = kwargs.get("dtype")
     half = any(map(_is_half, args)) if dtype is None else dtype is torch.float16
     if half:

@@ -1,4 +1,4 @@
-"""Which tensor of a forward pass is the loss that training starts from.
+"""The loss of a forward pass.
 
 Any: models and torch's functions take and return objects of all kinds.
 """

@@ -30,9 +30,9 @@ class Inputs:
     """The inputs of one call.
 
     The first dimension of every tensor holds the micro-batches of all device
-    iterations; in each, those of all gradient accumulation steps; in each of these,
-    those of all replicas. Tensors without dimensions, and all that is no tensor, go to
-    every micro-batch as they are.
+    iterations; in each iteration, the gradient accumulation steps; in each step, the
+    replicas. Tensors without dimensions, and all that is no tensor, go to every
+    micro-batch as they are.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Inputs:
 
     @property
     def has_float64(self) -> bool:
-        """Whether one of the tensors is of float64."""
+        """Whether a tensor has the type float64."""
         return any(map(_is_float64, self.leaves))
 
     def in_float32(self) -> "Inputs":
@@ -100,7 +100,7 @@ class Inputs:
             # A slice takes half as long as a tensor's own method for this.
             part = tensor[index * rows : (index + 1) * rows]
             if not part.requires_grad:
-                # What is changed in place makes no gradients for other micro-batches.
+                # A change in place makes no gradients for other micro-batches.
                 part = part.detach()
             leaves[at] = part
             shared = settings.input_group_size > 1
@@ -113,7 +113,7 @@ class Inputs:
     def keep_changes(self) -> None:
         """Let the inputs be as the last micro-batch has left its part of them.
 
-        What replicas share stays as it was, the same for all.
+        Inputs that replicas share stay as they were, the same for all.
         """
         for part, copied in self._copies:
             # torch counts changes in place.

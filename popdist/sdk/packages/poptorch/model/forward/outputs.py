@@ -1,4 +1,4 @@
-"""What one call returns: outputs of micro-batches, chosen by the output mode.
+"""The outputs of one call: micro-batches' outputs, chosen by the output mode.
 
 Any: a model's forward returns objects of all kinds.
 """
@@ -11,7 +11,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from ...errors import Error
 from ..run_settings import RunSettings
 
-# What an IPU has no type for, and what it uses in its place.
+# Types that an IPU lacks, and the types in their place.
 NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32}
 
 

@@ -1,4 +1,4 @@
-"""What all calls of a compiled model must have in common: the kinds of its inputs.
+"""The kinds of a compiled model's inputs, which are equal in all calls.
 
 Any: a model's forward takes objects of all kinds.
 """
@@ -23,7 +23,7 @@ class MissingArgumentError(Error, TypeError):
 
 @dataclass(frozen=True, slots=True)
 class InputKind:
-    """What is constant of an input: type, and shape of a tensor or value of others."""
+    """The constant part of an input: type, and shape of a tensor or value of others."""
 
     type: str
     shape: tuple[int, ...] | None = None
@@ -40,7 +40,7 @@ class InputKind:
     def mismatch(self, name: str, other: "InputKind") -> str:
         """Return a sentence that says how another input differs."""
         if self.type != other.type:
-            # Of a tensor, its dtype only matters next to another tensor.
+            # A tensor's dtype only matters next to another tensor.
             alike = (self.shape is None) == (other.shape is None)
             types = [
                 each.type
@@ -103,7 +103,7 @@ class ForwardArguments:
             self._signature = None
 
     def signature(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Signature:
-        """Return the signature of a call. What is default counts as other.
+        """Return the signature of a call. Defaults count like arguments.
 
         Raises:
             MissingArgumentError: An argument that has no default is missing.

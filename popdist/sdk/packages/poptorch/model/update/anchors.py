@@ -1,4 +1,4 @@
-"""What Options.anchorTensor() keeps readable: gradients and updated weights."""
+"""The tensors of Options.anchorTensor(): gradients and updated weights."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,17 +17,17 @@ LOSS_SCALE = "finalLossScale"
 class Anchors:
     """The anchored tensors of the last call, from each of its weight updates.
 
-    A gradient is that of the update: reduced over all replicas of the job.
+    A gradient is reduced over all replicas of the job, as for the update.
     """
 
     def __init__(
         self,
-        # Any: long name, whether the mode is that of the options, mode, period.
+        # Any: long name, whether the options' own mode holds, mode, period.
         anchored: Mapping[str, Sequence[Any]],
         mode: OutputMode,
         period: int,
     ) -> None:
-        """Take over what options anchor; mode and period are those of the outputs."""
+        """Take over what options anchor; mode and period are the outputs'."""
         self._long = {short: str(values[0]) for short, values in anchored.items()}
         self._modes = {
             short: (mode, period) if values[1] else (OutputMode(values[2]), values[3])
@@ -46,7 +46,7 @@ class Anchors:
         gradients: Row,
         loss_scale: float,
     ) -> None:
-        """Keep what is anchored of one weight update."""
+        """Keep the anchored tensors of one weight update."""
         if not self._long:
             return
         tensors = {LOSS_SCALE: torch.tensor(float(loss_scale))}

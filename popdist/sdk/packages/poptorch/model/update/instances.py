@@ -6,7 +6,7 @@ from popdist.session import STATE
 from ...errors import Error
 from ..run_settings import RunSettings
 
-# The group of all executors' calls: beside those of Horovod, in an order of its own.
+# The group of all executors' calls: beside Horovod's calls, in a separate order.
 _PURPOSE = "poptorch"
 
 

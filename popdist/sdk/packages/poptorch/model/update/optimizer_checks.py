@@ -1,4 +1,4 @@
-"""Which optimizers a model on IPUs can be trained with, and their attributes."""
+"""The optimizers that can train a model on IPUs, and their attributes."""
 
 import logging
 

@@ -1,6 +1,6 @@
 """The optimizer that runs on the device: the user's, as it was when it was set.
 
-What the user changes in an optimizer has no effect on a model until setOptimizer().
+A change of the user's optimizer has no effect on a model until setOptimizer().
 Any: hyperparameters and entries of a state are numbers, tuples, booleans and tensors.
 """
 
@@ -47,7 +47,7 @@ class WeightUpdate:
     def set_optimizer(self, optimizer: Optimizer) -> None:
         """Use an optimizer from now on, as it is at this moment.
 
-        Momenta are kept if it brings none of its own and has the same parameters.
+        Momenta are kept if the new optimizer has none and the same parameters.
 
         Raises:
             Error: It changes an attribute that is marked as constant.
@@ -81,7 +81,7 @@ class WeightUpdate:
         self._share_state()
 
     def _log(self) -> None:
-        """Log what the device gets, unless it has that already."""
+        """Log the device's optimizer, if it has changed."""
         if logger.isEnabledFor(logging.DEBUG):
             lines = describe(self.optimizer)
             for line in lines if lines != self._logged else ():
@@ -109,7 +109,7 @@ class WeightUpdate:
         """Update the weights once.
 
         Args:
-            scale: What the gradients are multiplied by first.
+            scale: A factor for the gradients.
         """
         if getattr(self.optimizer, "_is_state_new", False):
             self._device.state = type(self.optimizer.state)(dict)
@@ -135,7 +135,7 @@ class WeightUpdate:
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def _share_state(self) -> None:
-        """Make the state of the device's optimizer that of the user's."""
+        """Let the device's optimizer share the state of the user's."""
         if isinstance(self.optimizer, ExtendedOptimizer):
             self.optimizer._is_state_new = False
         if not self._wide:
