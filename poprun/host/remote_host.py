@@ -387,7 +387,7 @@ class RemoteHost:
             self._on_command_ended(number, SSH_FAILED)
         # Once nothing is left there, its connection may end.
         if not was_finished:
-            if self._devices is not None:
+            if self._devices is not None and may_run:
                 self._devices.note_lost_host()
             ranks = tuple(self.ranks)
             self._emit(HostLost(host=self.name, ranks=ranks, why=why, may_run=may_run))

@@ -16,7 +16,7 @@ from poprun.errors import OptionError
 from poprun.host_specs import HostSpec
 from poprun.options.settings import Setting, Settings
 from poprun.options.types import AUTO, range_of
-from poprun.plan.topology import MOST, Topology
+from poprun.plan.topology import MOST, Topology, check_rank
 from poprun.words import counted
 
 # Each of these makes a job elastic. The first two say how small it may become.
@@ -98,6 +98,7 @@ def read_bounds(settings: Settings, num_programs: int, num_hosts: int) -> Bounds
             f"{counted(most, 'instance')}. Give a number from 1 to {most}, or a larger "
             "--num-instances."
         )
+    _check_ranks(settings, least)
     return Bounds(
         least_instances=least,
         most_instances=most,
@@ -107,6 +108,36 @@ def read_bounds(settings: Settings, num_programs: int, num_hosts: int) -> Bounds
         num_replicas=full.num_replicas if settings["fixed-replicas"] else None,
         num_ilds=full.num_ilds,
     )
+
+
+def _check_ranks(settings: Settings, least: int) -> None:
+    """Check that the smallest job has each instance that an option names."""
+    selection, stdin = settings["only-output-from-instance"], settings["stdin"]
+    named = {
+        "only-output-from-instance": None if selection is None else selection.largest,
+        "stdin": int(stdin) if stdin.isascii() and stdin.isdigit() else None,
+        "pdb": settings["pdb"],
+    }
+    for option, rank in named.items():
+        if rank is not None:
+            hint = f" With --{given_option(settings)} it may become that small."
+            check_rank(rank, least, f"--{option} names {rank}", hint)
+
+
+def check_is_possible(hosts: Sequence[HostSpec], bounds: Bounds) -> None:
+    """Check that the whole job fits on hosts to which no others are added.
+
+    Raises:
+        OptionError: It cannot have --num-instances on all of them.
+    """
+    most = choose_members(hosts, bounds).num_instances
+    if most != bounds.most_instances:
+        raise OptionError(
+            f"The job is to have {counted(bounds.most_instances, 'instance')}, but the "
+            f"{counted(len(hosts), 'host')} of --host take {most}: each gets the same "
+            f"number, and at most its slots. Ask for {most} with --num-instances, or "
+            "name more hosts."
+        )
 
 
 def _read_hosts(settings: Settings, most: int) -> tuple[int, int]:

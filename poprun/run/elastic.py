@@ -6,7 +6,13 @@ from poprun.errors import HostUnreachableError, OptionError
 from poprun.host_specs import HostSpec
 from poprun.options.settings import Settings
 from poprun.plan import elastic, slurm
-from poprun.plan.elastic import Bounds, Members, choose_members, read_bounds
+from poprun.plan.elastic import (
+    Bounds,
+    Members,
+    check_is_possible,
+    choose_members,
+    read_bounds,
+)
 from poprun.plan.request import read_named_hosts
 from poprun.run.context import RunContext
 from poprun.supervise.guard_start import StartedGuard
@@ -43,6 +49,8 @@ class ElasticHosts:
         named = self._named_hosts(guard)
         if self._bounds is None:
             self._bounds = read_bounds(settings, self._num_programs, len(named))
+            if settings["host"] is not None:
+                check_is_possible(named, self._bounds)
         bounds = self._bounds
         others: Sequence[HostSpec] = [h for h in named if h.name not in lost]
         if choose_members(others, bounds).num_instances < bounds.least_instances:

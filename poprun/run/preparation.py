@@ -17,7 +17,7 @@ from poprun.result.verdict import Verdict
 from poprun.run.attempt import Successor, wait_for_stdin
 from poprun.run.context import RunContext
 from poprun.supervise.guard_start import StartedGuard
-from poprun.vipu.errors import NoSpaceError
+from poprun.vipu.errors import VipuError
 
 # Returns the request of the next attempt of an elastic job. It gets the guard, and the
 # hosts that the last attempt has lost.
@@ -121,8 +121,8 @@ class Preparation:
             self.cancel(guard)
             try:
                 self._reserve(guard)
-            except NoSpaceError as error:
-                # Lost hosts may still hold some.
+            except VipuError as error:
+                # They may be free later: those of lost hosts are held for a while.
                 raise LaunchError(str(error)) from error
         return self.prepare(number)
 

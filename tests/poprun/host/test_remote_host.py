@@ -48,7 +48,7 @@ class FakeAgent:
     def __init__(self, devices: FakeDevices | None, *, is_traced: bool = False) -> None:
         self.channel, ours = map(Channel, socket.socketpair())
         hello = SimpleNamespace(hostname="h1", ssh_connection="")
-        connection: Any = SimpleNamespace(
+        self.connection: Any = SimpleNamespace(
             hello=hello,
             channel=ours,
             receive=ours.receive,
@@ -59,7 +59,7 @@ class FakeAgent:
         )
         job: Any = SimpleNamespace(name="10.0.0.2", ranks=[2, 3], is_traced=is_traced)
         held: Any = devices
-        self.host = RemoteHost(connection, job, [], held)
+        self.host = RemoteHost(self.connection, job, [], held)
         self.events: list[Event] = []
         nothing: Any = None
         self.host.start(self.events.append, nothing, nothing)
@@ -118,14 +118,19 @@ def test_only_what_was_asked_for_is_detached(
     assert devices.asked[1:] == [("detach", 3, 7)]
 
 
-def test_the_processes_of_a_lost_host_stay_attached_as_they_may_still_run(
-    agent: FakeAgent, devices: FakeDevices
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_the_devices_of_a_lost_host_are_held_while_its_processes_may_run(
+    agent: FakeAgent, devices: FakeDevices, is_direct: bool
 ) -> None:
+    # Behind a jump host the connection may end here, and not there.
+    agent.connection.is_direct = is_direct
     agent.ask(2)
     agent.hang_up()
 
-    assert devices.asked[1:] == [("lost host",)]
-    assert [type(event) for event in agent.events] == [HostLost]
+    assert devices.asked[1:] == ([] if is_direct else [("lost host",)])
+    [lost] = agent.events
+    assert isinstance(lost, HostLost)
+    assert lost.may_run is not is_direct
 
 
 def test_a_host_on_which_nothing_is_left_has_no_attached_process(

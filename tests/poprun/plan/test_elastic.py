@@ -2,13 +2,14 @@
 
 import pytest
 
-from poprun.errors import PoprunError
+from poprun.errors import OptionError, PoprunError
 from poprun.host_specs import parse_hosts
 from poprun.options import grammar
 from poprun.options.settings import Settings, resolve_settings
 from poprun.plan.elastic import (
     Bounds,
     Members,
+    check_is_possible,
     choose_members,
     is_elastic,
     read_bounds,
@@ -137,6 +138,12 @@ def test_each_of_three_options_makes_a_job_elastic(words: tuple[str, ...]) -> No
         (("-n", "4", "--nnodes", "0:1"), "must be MIN:MAX"),
         (("-n", "4", "--nnodes", "1", "--min-instances", "1"), "exclude each other"),
         (
+            ("-n", "4", "--nnodes", "1:4", "--only-output-from-instance", "0,2"),
+            "instance names 2, but the job has only 1 instance. .* become that small",
+        ),
+        (("-n", "4", "--nnodes", "2:4", "--stdin", "2"), "--stdin names 2, but"),
+        (("-n", "4", "--min-instances", "2", "--pdb", "3"), "--pdb names 3, but"),
+        (
             ("--num-instances", "3", "--num-replicas", "4", "--nnodes", "3"),
             "4 replicas cannot be shared equally among 3 instances",
         ),
@@ -145,6 +152,18 @@ def test_each_of_three_options_makes_a_job_elastic(words: tuple[str, ...]) -> No
 def test_contradictions_are_explained(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(PoprunError, match=message):
         bounds(*words)
+
+
+@pytest.mark.parametrize(("hosts", "most"), [("a,b,c", 3), ("a:1,b:1,c:2", 3)])
+def test_hosts_that_can_never_take_the_whole_job_are_refused(
+    hosts: str, most: int
+) -> None:
+    named = parse_hosts(hosts)
+    limits = bounds("-n", "4", "--min-instances", "1", num_hosts=len(named))
+
+    with pytest.raises(OptionError, match=f"the 3 hosts of --host take {most}:"):
+        check_is_possible(named, limits)
+    check_is_possible(parse_hosts("a,b:2"), bounds("-n", "4", "--nnodes", "1:2"))
 
 
 def test_a_job_of_several_programs_has_fixed_numbers() -> None:
