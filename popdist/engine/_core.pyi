@@ -18,7 +18,10 @@ MOST_LOST: Final[int]
 HIERARCHY_ABOVE: Final[int]
 
 class Failure(Exception):
-    """A call did not come to its end. Comm.ending() says why."""
+    """A call has failed, and Comm.explain_by() has not been called.
+
+    Comm.ending() returns the reason.
+    """
 
 class Split:
     """How the replicas of a group are shared out among its members."""
@@ -87,6 +90,9 @@ class Comm:
     # The last call of the larger group, and the number of them so far. Messages between
     # two members are not counted.
     def larger_call(self) -> tuple[Described, int]: ...
+    # Raise the error that this function returns in place of Failure. It must not keep
+    # this object alive.
+    def explain_by(self, explain: Callable[[], BaseException], /) -> None: ...
     # Called with each finished call; it must not keep this object alive.
     def set_trace(self, trace: Trace | None, /) -> None: ...
     # The members that have not begun the current call; once the group has ended, the

@@ -40,8 +40,6 @@ class Core(NamedTuple):
 
     comm: _core.Comm
     split: _core.Split
-    # Returns the error to raise for a shortcut that did not succeed.
-    failure: Callable[[], PopdistError]
 
 
 class Transport(ABC):

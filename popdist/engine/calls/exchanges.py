@@ -20,7 +20,7 @@ from popdist.engine.calls.array_transport import (
 )
 from popdist.engine.calls.collective import Action, collective
 from popdist.engine.calls.destinations import check_apart, check_fits, out_arrays
-from popdist.engine.calls.membership import Membership, in_core
+from popdist.engine.calls.membership import Membership
 from popdist.engine.spec.dtypes import code_of
 from popdist.engine.spec.operations import Operation
 
@@ -54,12 +54,12 @@ class Exchanges(Membership):
 
     def _gather_in_core(self, x: Any, *, out: Any = None) -> Any:
         """Gather arrays in one, if the core takes them as they are."""
-        if not (self._core and self._flat and type(x) is np.ndarray):
+        if not (self._flat and type(x) is np.ndarray):
             return NotImplemented
         gathered = np.empty((self.size, *x.shape), x.dtype) if out is None else out
         if type(gathered) is not np.ndarray:
             return NotImplemented
-        result = in_core(self._core, self._gather_array, x, gathered)
+        result = self._gather_array(x, gathered)
         if result is None:
             return (
                 out if out is not None else [gathered[i, ...] for i in range(self.size)]

@@ -24,7 +24,7 @@ from popdist.engine.calls.destinations import check_fits
 from popdist.engine.endpoint import Endpoint
 from popdist.engine.failures import unusable
 from popdist.engine.handle import AsyncOp, Handle
-from popdist.engine.transport import Core, Transport
+from popdist.engine.transport import Transport
 
 T = TypeVar("T")
 
@@ -36,8 +36,6 @@ class Membership(_core.Reducer):
     size: int
     replicas: tuple[int, ...]
     transport: Transport
-    # The C core, where calls of this group may be made without a detour.
-    _core: Core | None
     # Whether to warn of the next array without the caller's mark on its rows.
     _expects_marks: bool
 
@@ -241,16 +239,6 @@ def whole_number(what: str, number: Any) -> int:
         raise TypeError(
             f"The {what} is {number!r}, but must be a whole number."
         ) from None
-
-
-def in_core(core: Core, function: Callable[..., Any], *args: Any) -> Any:
-    """Return the result of a shortcut of the core; raise the error if it failed."""
-    try:
-        return function(*args)
-    except _core.Failure:
-        # Explained below: Ctrl-C while that is done must not show this one.
-        pass
-    raise core.failure()
 
 
 def _array(x: Any, writable: bool) -> Array:

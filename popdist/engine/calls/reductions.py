@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from popdist.engine import _core
 from popdist.engine.call_table import EngineCall
 from popdist.engine.calls.array_rows import (
     ARRAY_TYPES,
@@ -18,8 +17,7 @@ from popdist.engine.calls.array_rows import (
 from popdist.engine.calls.array_transport import ArrayTransport
 from popdist.engine.calls.collective import Action, collective
 from popdist.engine.calls.destinations import check_apart, check_fits
-from popdist.engine.calls.membership import Membership, in_core
-from popdist.engine.failures import unusable
+from popdist.engine.calls.membership import Membership
 from popdist.engine.spec.dtypes import REDUCTIONS, code_of, reduction_code_of
 from popdist.engine.spec.operations import RING, Operation, algorithm_code_of
 
@@ -36,7 +34,7 @@ class Reductions(Membership):
         self._usual = algorithm_code_of(algorithm)
         # Arrays of these types need no check of their marks.
         self._plain = {ReplicaRows} if self._expects_marks else ARRAY_TYPES
-        core = self._core = self.transport.core
+        core = self.transport.core
         self._bind(
             core and core.comm,
             core and core.split,
@@ -54,7 +52,6 @@ class Reductions(Membership):
 
     def _refuse_calls(self) -> None:
         """Begin no further calls."""
-        self._core = None
         self._bind(None, None, self._usual, not self._flat, None, None, False)
 
     @collective(NUMPY)
@@ -81,27 +78,7 @@ class Reductions(Membership):
         the codes. Returns False, and does nothing, where this member has several rows,
         or calls of it are under way, or there is no core: then submit() a call.
         """
-        core = self._core
-        if core is None:
-            return False
-        # The same as in_core(), which would add to a small call.
-        try:
-            return self._reduce_at(address, count, dtype, reduction) is None
-        except _core.Failure:
-            # Explained below: Ctrl-C while that is done must not show this one.
-            pass
-        raise core.failure()
-
-    def wait_in_core(self, what: str, call: _core.TensorCall) -> None:
-        """Return when a call that the core has deferred is over."""
-        core = self._core
-        if core is None:
-            raise unusable(None, self.transport.instances)
-        try:
-            in_core(core, call.wait)
-        except BaseException as error:
-            self.give_up(what, error)
-            raise
+        return self._reduce_at(address, count, dtype, reduction) is None
 
     def all_reduce_table(self, table: bytes, dtype: int, reduction: int) -> None:
         """All-reduce arrays of one dtype. Local replicas share each result.
@@ -133,16 +110,11 @@ class Reductions(Membership):
     ) -> Any:
         """All-reduce the arrays of a list, if the core takes them as they are."""
         how = self._how(algorithm, reproducible)
-        if not (self._core and op in REDUCTIONS):
-            return NotImplemented
-        if not {type(x) for x in arrays} <= self._plain:
+        if op not in REDUCTIONS or not {type(x) for x in arrays} <= self._plain:
             return NotImplemented
         if out is None:
             out = [np.empty(x.shape, x.dtype) for x in arrays]
-        if not out:
-            return NotImplemented
-        call = arrays, out, REDUCTIONS[op], how
-        result = in_core(self._core, self._reduce_lists, *call)
+        result = self._reduce_lists(arrays, out, REDUCTIONS[op], how)
         return list(out) if result is None else result
 
     @collective(NUMPY, shortcut=_reduce_lists_in_core)
@@ -186,7 +158,7 @@ class Reductions(Membership):
 
     def _scatter_in_core(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """Return the result if the core takes the arrays as they are."""
-        if not self._core or op not in REDUCTIONS or type(x) not in self._plain:
+        if op not in REDUCTIONS or type(x) not in self._plain:
             return NotImplemented
         if out is None:
             axis, total = 0 if self._flat else 1, self.num_replicas
@@ -196,8 +168,7 @@ class Reductions(Membership):
             out = np.empty((*x.shape[:axis], share, *x.shape[axis + 1 :]), x.dtype)
         if type(out) not in ARRAY_TYPES:
             return NotImplemented
-        call = self._scatter_array, x, out, REDUCTIONS[op]
-        result = in_core(self._core, *call)
+        result = self._scatter_array(x, out, REDUCTIONS[op])
         return out if result is None else result
 
     @collective(NUMPY, shortcut=_scatter_in_core)

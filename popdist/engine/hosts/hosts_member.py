@@ -78,6 +78,7 @@ class HostsMember:
         known = weakref.proxy(self)
         # The local member must not keep this one alive.
         local.note_missing = lambda members: known.tell_missing(members)
+        self.comm.explain_by(lambda: known.failure())
         self.set_timeout(timeout)
         hosts = world.links.table, self.rank, layout.host_of
         self.comm.connect_hosts(*hosts, self.instances, tags, known)

@@ -22,7 +22,7 @@ class HostsTransport(ArenaTransport):
 
     def __init__(self, member: HostsMember, replicas: Sequence[int]) -> None:
         split = _core.Split(member.rank, replicas, hosts=member.layout.host_of)
-        core = Core(member.comm, split, member.failure)
+        core = Core(member.comm, split)
         super().__init__(member.rank, member.instances, replicas, member.local, core)
         self._member = member
         # Methods of the member that do not depend on the rows.

@@ -5,7 +5,6 @@ In both, members of a host share an arena, which the core uses.
 
 from collections.abc import Sequence
 
-from popdist.engine import _core
 from popdist.engine.call_table import CallFields
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm.shm_member import ShmMember
@@ -33,7 +32,7 @@ class ArenaTransport(Transport):
         self.rank, self.instances, self.replicas = rank, instances, tuple(replicas)
         self.core = core
         self._arena, self._comm = local.arena, local.comm
-        self._split, self._failure = core.split, core.failure
+        self._split = core.split
         self.queue, self.record_to = self._comm.queue, self._comm.record_to
 
     @property
@@ -62,10 +61,4 @@ class ArenaTransport(Transport):
         return block_bytes, bool(past_caches)
 
     def run(self, call: CallFields) -> None:
-        try:
-            self._comm.run(self._split, call)
-            return
-        except _core.Failure:
-            # Explained below: Ctrl-C while that is done must not show this exception.
-            pass
-        raise self._failure()
+        self._comm.run(self._split, call)

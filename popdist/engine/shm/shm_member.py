@@ -75,6 +75,9 @@ class ShmMember:
             stall_reporter(self),
             self.instances[rank],
         )
+        # The core must not keep this member alive.
+        known = weakref.proxy(self)
+        self.comm.explain_by(lambda: known.failure())
 
     def failure(self) -> PopdistError:
         """Return the error to raise for a call that the core did not finish."""

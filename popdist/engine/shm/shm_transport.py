@@ -18,7 +18,7 @@ class ShmTransport(ArenaTransport):
 
     def __init__(self, member: ShmMember, replicas: Sequence[int]) -> None:
         split = _core.Split(member.rank, replicas)
-        core = Core(member.comm, split, member.failure)
+        core = Core(member.comm, split)
         super().__init__(member.rank, member.instances, replicas, member, core)
         self.member = member
         # Methods of the member that do not depend on the rows.

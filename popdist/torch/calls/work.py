@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -162,12 +161,12 @@ class CoreWork(EngineWork):
     def handle(self) -> Handle[Any]:
         """Let the group's worker make the call, and return a handle of it."""
         if self._handle is None:
-            wait = partial(self._group.wait_in_core, self._operation, self._call)
             if self._call.is_over:
                 self._handle = Handle(lambda _: None)
-                self._handle.run(wait)
+                self._handle.run(self._call.wait)
             else:
-                self._handle = self._group.submit(self._operation, wait, True)
+                call = self._operation, self._call.wait, True
+                self._handle = self._group.submit(*call)
         return self._handle
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -176,17 +175,11 @@ class CoreWork(EngineWork):
             return super().wait(timeout)
         try:
             return self._call.wait()
-        except _core.Failure:
-            # Explained below: Ctrl-C while that is done must not show this one.
-            pass
+        except PopdistError as error:
+            raise backend_error(error) from error
         except BaseException as error:
             self._group.give_up(self._operation, error)
             raise
-        try:
-            self._group.wait_in_core(self._operation, self._call)
-        except PopdistError as error:
-            raise backend_error(error) from error
-        return True
 
     def is_completed(self) -> bool:
         """Return whether the call is over."""

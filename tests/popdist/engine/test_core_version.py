@@ -13,8 +13,8 @@ from popdist.engine.call_table import EngineCall
 VERSION = 11
 CALL_FIELDS = "operation arrays dtype reduction algorithm root name prelude_to lengths"
 METHODS = {
-    "Comm": "blocks close connect_hosts deferred_seconds doing end ending in_call "
-    "larger_call last make_deferred missing note_death queue recent record_to "
+    "Comm": "blocks close connect_hosts deferred_seconds doing end ending explain_by "
+    "in_call larger_call last make_deferred missing note_death queue recent record_to "
     "ring_share run runs set_heap set_timeout set_trace waits watch",
     "Failure": "",
     "Mapping": "",

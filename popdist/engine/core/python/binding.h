@@ -38,7 +38,7 @@ extern PyTypeObject *recorder_type, *split_type, *tensor_call_type;
 #define DECLARE_NAME(name) extern PyObject *name_##name;
 FOR_EACH_NAME(DECLARE_NAME)
 
-extern PyObject *failure; /* the exception: a status, which ending() explains */
+extern PyObject *failure; /* the exception for a call that has failed: see explained() */
 
 /* A method in a type's table. */
 #define METHOD(name, function, flags)                                              \

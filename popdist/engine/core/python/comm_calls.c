@@ -368,25 +368,28 @@ static PyObject *run_barrier(CommObject *self, uint64_t name)
                                      : barrier_run(&self->c, name));
 }
 
+static PyObject *run_call(CommObject *self, PyObject *split, const call_fields *f)
+{
+    switch (f->op) {
+    case BARRIER:
+        return run_barrier(self, f->name);
+    case ALL_REDUCE:
+    case REDUCE:
+    case REDUCE_SCATTER:
+        return run_reduction(self, split, f);
+    case SEND:
+    case RECEIVE:
+        return run_message(self, f);
+    default:
+        return run_exchange(self, f);
+    }
+}
+
 /* Takes a Split, or None if the call is no reduction, and the fields of an EngineCall. */
 PyObject *comm_run(CommObject *self, PyObject *const *args, Py_ssize_t count)
 {
     call_fields f;
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "A Split and the fields of a call are needed.");
-    if (!fields_from(args[1], &f))
-        return NULL;
-    switch (f.op) {
-    case BARRIER:
-        return run_barrier(self, f.name);
-    case ALL_REDUCE:
-    case REDUCE:
-    case REDUCE_SCATTER:
-        return run_reduction(self, args[0], &f);
-    case SEND:
-    case RECEIVE:
-        return run_message(self, &f);
-    default:
-        return run_exchange(self, &f);
-    }
+    return fields_from(args[1], &f) ? explained(self, run_call(self, args[0], &f)) : NULL;
 }

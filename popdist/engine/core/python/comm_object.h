@@ -35,6 +35,7 @@ typedef struct {
     uint64_t float_mode;
     uint64_t stall_ns;
     PyObject *on_stall;
+    PyObject *explain; /* returns the error for a call that has failed, or NULL */
     PyObject *trace; /* called after each call, or NULL */
     uint64_t entered_ns; /* when the call began, if it is traced, else 0 */
     PyObject *recorder; /* records its calls, or NULL */
@@ -78,6 +79,9 @@ bool make_deferred(CommObject *self, const DeferredObject *last);
  * DONE. */
 bool enter(CommObject *self, uint64_t bytes);
 PyObject *leave(CommObject *self, status s);
+
+/* Return the result of a call. If it has failed, raise the error of `explain`. */
+PyObject *explained(CommObject *self, PyObject *result);
 
 /* Around every call of the program: show and record it. */
 void end_record(CommObject *self, status s);

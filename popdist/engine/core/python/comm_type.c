@@ -254,6 +254,12 @@ static PyObject *comm_set_trace(CommObject *self, PyObject *trace)
     Py_RETURN_NONE;
 }
 
+static PyObject *comm_explain_by(CommObject *self, PyObject *explain)
+{
+    hold(&self->explain, explain);
+    Py_RETURN_NONE;
+}
+
 static PyObject *comm_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"memory",  "rank",  "simd",     "pidfds",   "pids",
@@ -297,6 +303,7 @@ static void comm_end_of_life(PyObject *object)
     Py_XDECREF(self->hooks);
     Py_XDECREF(self->link_capsule);
     Py_XDECREF(self->on_stall);
+    Py_XDECREF(self->explain);
     Py_XDECREF(self->trace);
     Py_XDECREF(self->recorder);
     free_object(object);
@@ -311,6 +318,7 @@ static PyMethodDef comm_methods[] = {
     METHOD("connect_hosts", comm_connect_hosts, METH_VARARGS),
     METHOD("note_death", comm_note_death, METH_VARARGS),
     METHOD("larger_call", comm_larger_call, METH_NOARGS),
+    METHOD("explain_by", comm_explain_by, METH_O),
     METHOD("set_trace", comm_set_trace, METH_O),
     METHOD("missing", comm_missing, METH_NOARGS),
     METHOD("recent", comm_recent, METH_VARARGS),

@@ -117,12 +117,11 @@ bool make_deferred(CommObject *comm, const DeferredObject *last)
 static PyObject *deferred_wait(DeferredObject *self, PyObject *unused)
 {
     if (!make_deferred(self->comm, self))
-        return NULL;
-    if (self->has_failed) {
-        PyErr_SetObject(failure, NULL);
-        return NULL;
-    }
-    Py_RETURN_TRUE;
+        return explained(self->comm, NULL);
+    if (!self->has_failed)
+        Py_RETURN_TRUE;
+    PyErr_SetObject(failure, NULL);
+    return explained(self->comm, NULL);
 }
 
 PyObject *comm_deferred_seconds(CommObject *self, PyObject *unused)

@@ -146,9 +146,9 @@ static PyObject *reducer_all_reduce(ReducerObject *self, PyObject *const *args,
         }
         Py_XDECREF(result);
         Py_XDECREF(done);
-        if (result && PyErr_Occurred() && !PyErr_ExceptionMatches(failure))
-            return NULL;
-        /* _all_reduce() reports it if the group has ended, or memory is short. */
+        if (result && !done)
+            return explained(self->comm, NULL);
+        /* _all_reduce() reports it if memory is short. */
         PyErr_Clear();
     }
     return call_general((PyObject *)self, args, count, keywords);
@@ -160,7 +160,9 @@ static PyObject *reducer_reduce_lists(ReducerObject *self, PyObject *args)
     int reduction, how;
     if (!PyArg_ParseTuple(args, "OOii", &from, &to, &reduction, &how))
         return NULL;
-    return plain_reduce(self, from, to, true, reduction, how);
+    if (!self->comm)
+        Py_RETURN_NOTIMPLEMENTED;
+    return explained(self->comm, plain_reduce(self, from, to, true, reduction, how));
 }
 
 /* Takes address, count, dtype and reduction: as numbers, without a tuple to parse. */
@@ -183,7 +185,7 @@ static PyObject *reducer_reduce_at(ReducerObject *self, PyObject *const *args,
         Py_RETURN_NOTIMPLEMENTED;
     call k = call_of(&comm->c, split, ALL_REDUCE, (int)type, reduction);
     char *row = (char *)(uintptr_t)address;
-    return comm_reduce_row(comm, &k, self->usual, row, row, count);
+    return explained(comm, comm_reduce_row(comm, &k, self->usual, row, row, count));
 }
 
 static PyObject *reducer_scatter_array(ReducerObject *self, PyObject *args)
@@ -192,7 +194,9 @@ static PyObject *reducer_scatter_array(ReducerObject *self, PyObject *args)
     int reduction;
     if (!PyArg_ParseTuple(args, "OOi", &from, &to, &reduction))
         return NULL;
-    return plain_scatter(self, from, to, reduction);
+    if (!self->comm)
+        Py_RETURN_NOTIMPLEMENTED;
+    return explained(self->comm, plain_scatter(self, from, to, reduction));
 }
 
 static PyObject *reducer_gather_array(ReducerObject *self, PyObject *args)
@@ -200,7 +204,9 @@ static PyObject *reducer_gather_array(ReducerObject *self, PyObject *args)
     PyObject *from, *to;
     if (!PyArg_ParseTuple(args, "OO", &from, &to))
         return NULL;
-    return plain_gather(self, from, to);
+    if (!self->comm)
+        Py_RETURN_NOTIMPLEMENTED;
+    return explained(self->comm, plain_gather(self, from, to));
 }
 
 static void reducer_end(PyObject *object)

@@ -189,3 +189,17 @@ PyObject *leave(CommObject *self, status s)
     }
     Py_RETURN_NONE;
 }
+
+PyObject *explained(CommObject *self, PyObject *result)
+{
+    if (result || !self->explain || !PyErr_ExceptionMatches(failure))
+        return result;
+    /* Ctrl-C while the function runs must not show this exception. */
+    PyErr_Clear();
+    PyObject *explain = Py_NewRef(self->explain), *error = PyObject_CallNoArgs(explain);
+    if (error)
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    Py_DECREF(explain);
+    return NULL;
+}
