@@ -171,40 +171,53 @@ PyObject *comm_reduce_row(CommObject *self, call *k, int wanted, char *in, char 
     return comm_reduce(self, k, wanted);
 }
 
-static void add_segment(call *k, segment *to, char **addresses, uint64_t count)
+bool reduction_begin(reduction_call *r, call k, size_t arrays)
 {
-    const uint32_t rows = k->split->rows[k->split->rank];
-    *to = (segment){count, addresses, addresses + rows};
-    k->total += count;
-    k->count_of_segments++;
+    r->k = k;
+    r->rows = k.split->rows[k.split->rank];
+    const size_t addresses = 2 * arrays * r->rows;
+    const bool is_small = arrays <= 1 && r->rows <= FEW_ROWS;
+    r->memory = is_small ? NULL : PyMem_Malloc(arrays * sizeof *r->arrays
+                                               + addresses * sizeof *r->next + 1);
+    r->arrays = is_small ? &r->one : r->memory;
+    r->next = is_small ? r->few : (char **)(r->arrays + arrays);
+    r->k.segments = r->arrays;
+    return is_small || r->memory;
 }
 
-static bool read_arrays(call *k, PyObject *arrays, Py_ssize_t count, segment *to,
-                        char **addresses)
+void reduction_add(reduction_call *r, uint64_t count)
 {
-    const uint32_t rows = k->split->rows[k->split->rank];
-    for (Py_ssize_t i = 0; i < count; i++) {
-        row_pair p = {addresses, addresses + rows, 0, k->shapes_hash};
-        if (!pair_from(arrays, i, rows, true, &p))
+    r->arrays[r->k.count_of_segments++] = (segment){count, r->next, r->next + r->rows};
+    r->k.total += count;
+    r->next += 2 * r->rows;
+}
+
+void reduction_free(reduction_call *r)
+{
+    PyMem_Free(r->memory);
+}
+
+static bool read_arrays(reduction_call *r, PyObject *arrays, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        row_pair p = {r->next, r->next + r->rows, 0, r->k.shapes_hash};
+        if (!pair_from(arrays, (Py_ssize_t)i, r->rows, true, &p))
             return false;
-        k->shapes_hash = p.shapes_hash;
-        add_segment(k, to + i, addresses, p.count);
-        addresses += 2 * rows;
+        r->k.shapes_hash = p.shapes_hash;
+        reduction_add(r, p.count);
     }
     return true;
 }
 
 /* Read the arrays of a table: see Group.all_reduce_table(). */
-static bool read_table(call *k, const char *table, size_t words, segment *to,
-                       char **addresses)
+static bool read_table(reduction_call *r, const char *table, size_t words)
 {
     const uint64_t *at = (const uint64_t *)(uintptr_t)table;
-    const uint32_t rows = k->split->rows[k->split->rank];
     const uint64_t *end = at + words;
     ssize_t lengths[MOST_AXES];
     while (at < end) {
         const uint64_t axes = *at++;
-        if (axes > MOST_AXES || (uint64_t)(end - at) < axes + rows + 1) {
+        if (axes > MOST_AXES || (uint64_t)(end - at) < axes + r->rows + 1) {
             PyErr_SetString(PyExc_ValueError, "The table of arrays ends within one.");
             return false;
         }
@@ -213,15 +226,14 @@ static bool read_table(call *k, const char *table, size_t words, segment *to,
             lengths[axis] = (ssize_t)at[axis];
             count *= at[axis];
         }
-        k->shapes_hash = hash_with_shape(k->shapes_hash, lengths, (int)axes);
+        r->k.shapes_hash = hash_with_shape(r->k.shapes_hash, lengths, (int)axes);
         at += axes;
-        for (uint32_t row = 0; row < rows; row++) {
-            addresses[row] = (char *)(uintptr_t)at[row];
-            addresses[rows + row] = (char *)(uintptr_t)at[rows];
+        for (uint32_t row = 0; row < r->rows; row++) {
+            r->next[row] = (char *)(uintptr_t)at[row];
+            r->next[r->rows + row] = (char *)(uintptr_t)at[r->rows];
         }
-        at += rows + 1;
-        add_segment(k, to++, addresses, count);
-        addresses += 2 * rows;
+        at += r->rows + 1;
+        reduction_add(r, count);
     }
     return true;
 }
@@ -237,21 +249,17 @@ static PyObject *run_reduction(CommObject *self, PyObject *split, const call_fie
     const Py_ssize_t given = PyObject_Size(f->arrays);
     if (given < 0)
         return NULL;
-    const size_t rows = k.split->rows[k.split->rank], words = (size_t)given / sizeof(uint64_t);
-    const size_t most = table ? words / (rows + 2) : (size_t)given;
-    segment *segments = PyMem_Calloc(most + 1, sizeof *segments);
-    char **addresses = PyMem_Calloc(2 * rows * most + 1, sizeof *addresses);
-    k.segments = segments;
-    PyObject *result = NULL;
-    if (!segments || !addresses)
-        PyErr_NoMemory();
-    else if (k.op == REDUCE_SCATTER && most != 1)
-        PyErr_Format(PyExc_ValueError, "The call has %zu arrays, but needs one.", most);
-    else if (table ? read_table(&k, table, words, segments, addresses)
-                   : read_arrays(&k, f->arrays, given, segments, addresses))
-        result = comm_reduce(self, &k, f->algorithm);
-    PyMem_Free(segments);
-    PyMem_Free(addresses);
+    const size_t words = (size_t)given / sizeof(uint64_t);
+    const size_t most = table ? words / (k.split->rows[k.split->rank] + 2) : (size_t)given;
+    if (k.op == REDUCE_SCATTER && most != 1)
+        return PyErr_Format(PyExc_ValueError, "The call has %zu arrays, but needs one.", most);
+    reduction_call r;
+    if (!reduction_begin(&r, k, most))
+        return PyErr_NoMemory();
+    const bool is_read = table ? read_table(&r, table, words)
+                               : read_arrays(&r, f->arrays, most);
+    PyObject *result = is_read ? comm_reduce(self, &r.k, f->algorithm) : NULL;
+    reduction_free(&r);
     return result;
 }
 

@@ -6,7 +6,11 @@
 
 #include "hosts/links.h"
 
-enum { ALGORITHMS = IN_ARENA + 1 };
+enum {
+    ALGORITHMS = IN_ARENA + 1,
+    /* The most rows with addresses on the stack, which is small in some threads. */
+    FEW_ROWS = 16,
+};
 
 typedef struct DeferredObject DeferredObject; /* see deferred.h */
 
@@ -117,6 +121,24 @@ PyObject *comm_larger_call(CommObject *self, PyObject *unused);
 
 /* Make a call from the fields of an EngineCall: see comm_calls.c. */
 PyObject *comm_run(CommObject *self, PyObject *const *args, Py_ssize_t count);
+
+/* A reduction to which arrays are added. */
+typedef struct {
+    call k;
+    /* Where the addresses of the next array's rows belong: those of the rows to read, then
+     * those of as many rows to write. */
+    char **next;
+    uint32_t rows;
+    segment *arrays, one;
+    void *memory; /* NULL for one array of few rows */
+    char *few[2 * FEW_ROWS];
+} reduction_call;
+
+/* Make room for the arrays of a call. Returns false if there is no memory. */
+bool reduction_begin(reduction_call *r, call k, size_t arrays);
+/* Add the next array, of which a row has so many elements. */
+void reduction_add(reduction_call *r, uint64_t count);
+void reduction_free(reduction_call *r);
 
 /* Make a reduction, whose arrays have been checked, and count its algorithm. In a
  * reduce_scatter, the only segment's first result has room for all of this member's

@@ -90,30 +90,12 @@ typedef struct {
     bool written;
 } stretch;
 
-/* Arrays as their buffers, and the segments that the core makes of them. */
+/* Arrays as their buffers. */
 typedef struct {
     Py_ssize_t count;
     pair *pairs;
-    segment *segments;
     stretch *stretches; /* room for two of each array */
-    char **addresses;   /* room for two of each row */
-    uint64_t total, shapes_hash;
 } plain_arrays;
-
-/* Make room for so many arrays in one block, which the caller frees. */
-static void *make_room(plain_arrays *p, size_t count, size_t rows)
-{
-    void *room = PyMem_Malloc(count * (sizeof *p->pairs + sizeof *p->segments
-                                       + 2 * sizeof *p->stretches
-                                       + 2 * rows * sizeof *p->addresses));
-    if (!room)
-        return NULL;
-    p->pairs = room;
-    p->segments = (segment *)(p->pairs + count);
-    p->stretches = (stretch *)(p->segments + count);
-    p->addresses = (char **)(p->stretches + 2 * count);
-    return room;
-}
 
 /* Whether the core can reduce one into the other, if they do not overlap. */
 static bool is_reducible(const pair *p, long reduction, uint32_t rows, bool leading)
@@ -125,33 +107,34 @@ static bool is_reducible(const pair *p, long reduction, uint32_t rows, bool lead
     return p->same || same_lengths(&p->x, 0, &p->out, 0);
 }
 
-/* Append the array in the last buffers as a segment. */
-static void add_segment(plain_arrays *p, uint32_t rows, bool leading)
+/* Add the arrays in two buffers to a reduction. */
+static void add_pair(reduction_call *r, const pair *p, bool leading)
 {
-    const Py_ssize_t i = p->count;
-    const Py_buffer *x = &p->pairs[i].x;
-    char *from = x->buf, *to = p->pairs[i].same ? from : p->pairs[i].out.buf;
-    const uint64_t row = (uint64_t)x->len / rows, count = row / (uint64_t)x->itemsize;
-    char **in_rows = p->addresses + 2 * (uint64_t)i * rows, **out_rows = in_rows + rows;
-    for (uint32_t r = 0; r < rows; r++) {
-        in_rows[r] = from + r * row;
-        out_rows[r] = to + r * row;
+    const Py_buffer *x = &p->x;
+    char *from = x->buf, *to = p->same ? from : p->out.buf;
+    const uint64_t bytes = (uint64_t)x->len / r->rows;
+    for (uint32_t row = 0; row < r->rows; row++) {
+        r->next[row] = from + row * bytes;
+        r->next[r->rows + row] = to + row * bytes;
     }
-    p->segments[i] = (segment){count, in_rows, out_rows};
-    p->shapes_hash = hash_with_shape(p->shapes_hash, x->shape + leading, x->ndim - leading);
-    p->total += count;
-    p->count++;
+    r->k.shapes_hash = hash_with_shape(r->k.shapes_hash, x->shape + leading,
+                                       x->ndim - leading);
+    reduction_add(r, bytes / (uint64_t)x->itemsize);
 }
 
 /* Add one more array, if it is plain and of the same dtype as those before. */
-static bool add_array(plain_arrays *p, PyObject *from, PyObject *to, uint32_t rows,
-                      long reduction, bool leading)
+static bool add_array(plain_arrays *p, reduction_call *r, PyObject *from, PyObject *to,
+                      bool leading)
 {
     pair *added = &p->pairs[p->count];
     if (!get_pair(added, from, to))
         return false;
-    if (is_reducible(added, reduction, rows, leading) && added->type == p->pairs[0].type) {
-        add_segment(p, rows, leading);
+    if (p->count == 0)
+        r->k.type = (dtype)added->type;
+    if (is_reducible(added, r->k.reduction, r->rows, leading)
+        && added->type == p->pairs[0].type) {
+        add_pair(r, added, leading);
+        p->count++;
         return true;
     }
     release_pair(added);
@@ -165,13 +148,13 @@ static int by_begin(const void *one, const void *other)
 }
 
 /* Whether a result would overwrite memory that another array reads or writes. */
-static bool overlapping(plain_arrays *p)
+static bool overlapping(const plain_arrays *p, const segment *arrays)
 {
     size_t many = 0;
     for (Py_ssize_t i = 0; i < p->count; i++) {
         const uintptr_t length = (uintptr_t)p->pairs[i].x.len;
-        const uintptr_t from = (uintptr_t)p->segments[i].in[0];
-        const uintptr_t to = (uintptr_t)p->segments[i].out[0];
+        const uintptr_t from = (uintptr_t)arrays[i].in[0];
+        const uintptr_t to = (uintptr_t)arrays[i].out[0];
         if (length && from != to)
             p->stretches[many++] = (stretch){from, from + length, false};
         if (length)
@@ -189,48 +172,38 @@ static bool overlapping(plain_arrays *p)
     return false;
 }
 
-static PyObject *reduce_plain(CommObject *self, const replica_split *split,
-                              const plain_arrays *p, long reduction, int wanted)
-{
-    call k = call_of(&self->c, split, ALL_REDUCE, p->pairs[0].type, reduction);
-    k.segments = p->segments;
-    k.count_of_segments = (uint32_t)p->count;
-    k.total = p->total;
-    k.shapes_hash = p->shapes_hash;
-    return comm_reduce(self, &k, wanted);
-}
-
 PyObject *plain_reduce(const ReducerObject *group, PyObject *from, PyObject *to, bool lists,
                        long reduction, int wanted)
 {
     CommObject *self = group->comm;
-    const replica_split *split = split_of(group->split);
-    const uint32_t rows = split->rows[split->rank];
     const Py_ssize_t count = lists ? PySequence_Size(from) : 1;
-    struct {
-        pair pair;
-        segment segment;
-        stretch stretches[2];
-        char *addresses[2 * FEW_ROWS];
-    } one;
-    plain_arrays p = {0, &one.pair, &one.segment, one.stretches, one.addresses, 0, 0};
-    const bool fits = count == 1 && rows <= FEW_ROWS;
     if (count < 1 || (lists && PySequence_Size(to) != count) || self->queued)
         return not_plain();
-    void *room = fits ? NULL : make_room(&p, (size_t)count, rows);
-    bool plain = fits || room;
+    pair one;
+    stretch two[2];
+    plain_arrays p = {0, &one, two};
+    void *room = NULL;
+    if (count > 1) {
+        room = PyMem_Malloc((size_t)count * (sizeof *p.pairs + 2 * sizeof *p.stretches));
+        p.pairs = room;
+        p.stretches = (stretch *)(p.pairs + count);
+    }
+    reduction_call r;
+    const call k = call_of(&self->c, split_of(group->split), ALL_REDUCE, 0, reduction);
+    bool plain = reduction_begin(&r, k, (size_t)count) && (count == 1 || room);
     for (Py_ssize_t i = 0; plain && i < count; i++) {
         PyObject *source = lists ? PySequence_GetItem(from, i) : Py_NewRef(from);
         PyObject *target = lists ? PySequence_GetItem(to, i) : Py_NewRef(to);
-        plain = source && target && add_array(&p, source, target, rows, reduction, group->leading);
+        plain = source && target && add_array(&p, &r, source, target, group->leading);
         /* The buffers keep the arrays. */
         Py_XDECREF(source);
         Py_XDECREF(target);
     }
-    plain = plain && !overlapping(&p);
-    PyObject *result = plain ? reduce_plain(self, split, &p, reduction, wanted) : not_plain();
+    plain = plain && !overlapping(&p, r.arrays);
+    PyObject *result = plain ? comm_reduce(self, &r.k, wanted) : not_plain();
     for (Py_ssize_t i = 0; i < p.count; i++)
         release_pair(&p.pairs[i]);
+    reduction_free(&r);
     PyMem_Free(room);
     return result;
 }

@@ -8,9 +8,6 @@
 
 #include "move/exchange.h"
 
-/* The most rows with addresses on the stack, which is small in some threads. */
-enum { FEW_ROWS = 16 };
-
 /* The buffers of a source and a result, of one dtype. */
 typedef struct {
     Py_buffer x, out; /* `out` is empty if both are the same array */

@@ -14,8 +14,8 @@ typedef struct {
     char data[PACKET_DATA_BYTES];
 } packet;
 
-/* Get two arrays. False if one is not plain or has no elements, or both are the same. */
-static bool get_parts(pair *p, PyObject *from, PyObject *to)
+/* Get two different arrays. False if one is not plain or has no elements. */
+static bool get_two(pair *p, PyObject *from, PyObject *to)
 {
     if (from == to || !get_pair(p, from, to))
         return false;
@@ -26,7 +26,7 @@ static bool get_parts(pair *p, PyObject *from, PyObject *to)
 }
 
 /* Whether `out` has the shape of a member's share of the reduction of x. */
-static bool has_parts(const pair *p, const replica_split *split, bool leading)
+static bool has_share(const pair *p, const replica_split *split, bool leading)
 {
     const Py_buffer *x = &p->x, *out = &p->out;
     if (x->ndim <= leading || out->ndim != x->ndim)
@@ -41,18 +41,19 @@ static bool has_parts(const pair *p, const replica_split *split, bool leading)
 static PyObject *scatter_pair(CommObject *self, const replica_split *split, const pair *p,
                               long reduction, bool leading)
 {
-    const uint32_t rows = split->rows[split->rank];
-    char *in_rows[FEW_ROWS], *out = p->out.buf;
-    const uint64_t row = (uint64_t)p->x.len / rows;
-    for (uint32_t r = 0; r < rows; r++)
-        in_rows[r] = (char *)p->x.buf + r * row;
-    const segment whole = {row / element_bytes((dtype)p->type), in_rows, &out};
-    call k = call_of(&self->c, split, REDUCE_SCATTER, p->type, reduction);
-    k.segments = &whole;
-    k.count_of_segments = 1;
-    k.total = whole.count;
-    k.shapes_hash = hash_with_shape(0, p->x.shape + leading, p->x.ndim - leading);
-    return comm_reduce(self, &k, DIRECT);
+    reduction_call r;
+    const call k = call_of(&self->c, split, REDUCE_SCATTER, p->type, reduction);
+    if (!reduction_begin(&r, k, 1))
+        return PyErr_NoMemory();
+    const uint64_t bytes = (uint64_t)p->x.len / r.rows;
+    for (uint32_t row = 0; row < r.rows; row++)
+        r.next[row] = (char *)p->x.buf + row * bytes;
+    r.next[r.rows] = p->out.buf;
+    r.k.shapes_hash = hash_with_shape(0, p->x.shape + leading, p->x.ndim - leading);
+    reduction_add(&r, bytes / element_bytes((dtype)p->type));
+    PyObject *result = comm_reduce(self, &r.k, DIRECT);
+    reduction_free(&r);
+    return result;
 }
 
 PyObject *plain_scatter(const ReducerObject *group, PyObject *from, PyObject *to,
@@ -62,11 +63,10 @@ PyObject *plain_scatter(const ReducerObject *group, PyObject *from, PyObject *to
     const replica_split *split = split_of(group->split);
     const bool leading = group->leading;
     pair p;
-    if (self->queued || self->c.links || !get_parts(&p, from, to))
+    if (self->queued || self->c.links || !get_two(&p, from, to))
         return not_plain();
     PyObject *result = NULL;
-    const bool plain = are_apart(&p) && has_parts(&p, split, leading)
-                       && split->rows[split->rank] <= FEW_ROWS
+    const bool plain = are_apart(&p) && has_share(&p, split, leading)
                        && !(p.type == BOOL && reduction == MEAN);
     if (plain)
         result = scatter_pair(self, split, &p, reduction, leading);
@@ -76,7 +76,7 @@ PyObject *plain_scatter(const ReducerObject *group, PyObject *from, PyObject *to
 
 /* Whether `out` has an array like x for each member, and x is this member's one or lies
  * apart. */
-static bool has_places(const pair *p, const comm *c)
+static bool has_shares(const pair *p, const comm *c)
 {
     const Py_buffer *x = &p->x, *out = &p->out;
     if (x->ndim > HEADER_AXES || out->ndim < 1 || out->shape[0] != c->size
@@ -147,9 +147,9 @@ PyObject *plain_gather(const ReducerObject *group, PyObject *from, PyObject *to)
 {
     CommObject *self = group->comm;
     pair p;
-    if (self->queued || self->c.links || !get_parts(&p, from, to))
+    if (self->queued || self->c.links || !get_two(&p, from, to))
         return not_plain();
-    const bool plain = has_places(&p, &self->c);
+    const bool plain = has_shares(&p, &self->c);
     PyObject *result = plain ? gather_pair(self, &p) : NULL;
     release_pair(&p);
     return plain ? result : not_plain();
