@@ -82,10 +82,10 @@ __attribute__((noinline)) static void measured_call(comm *c, const replica_split
                             .lengths = lengths, .in = in, .out = out};
         s = exchange_run(&x);
     } else {
-        const segment row = {current.bytes / 4, &in, &out};
+        const array_rows row = {current.bytes / 4, &in, &out};
         call k = call_of(c, split, ALL_REDUCE, FLOAT32, SUM);
-        k.segments = &row;
-        k.count_of_segments = 1;
+        k.arrays = &row;
+        k.count_of_arrays = 1;
         k.total = row.count;
         reduce_prepare(&k, current.how);
         s = reduce_run(&k);

@@ -29,7 +29,7 @@ enum {
     MOST_ROWS = 3,
     MOST_PARTS = 4,
     /* Values repeat after so many elements: a prime, so that no share, block or
-     * segment that lands in another one's place looks right there. */
+     * array that lands in another one's place looks right there. */
     PERIOD = 251,
     WIDEST = 8,  /* bytes of an element */
     DRILL = 100, /* calls of all kinds after each other on one arena */
@@ -313,7 +313,7 @@ typedef struct {
     uint32_t parts;
     uint64_t total;
     bool in_heap;
-    segment *segments;
+    array_rows *arrays;
     char *in[MOST_PARTS][MOST_ROWS], *out[MOST_PARTS][MOST_ROWS];
 } table;
 
@@ -341,9 +341,9 @@ static void place_part(const endpoint *s, const turn *t, table *x, uint32_t part
             x->out[part][row] = x->in_heap ? heap_row(s, MOST_ROWS + row)
                                            : allocated(bytes);
     }
-    x->segments[part] = (segment){count, x->in[part], x->out[part]};
+    x->arrays[part] = (array_rows){count, x->in[part], x->out[part]};
     if (t->op == REDUCE && t->root != s->member)
-        x->segments[part].out = NULL;
+        x->arrays[part].out = NULL;
 }
 
 static uint64_t first_row(const endpoint *s)
@@ -358,7 +358,7 @@ static void table_make(const endpoint *s, const turn *t, table *x)
     x->in_heap = lies_in_heap(t, s->c.rank);
     x->parts = x->in_heap ? 1 : 1 + (uint32_t)draw(&own, MOST_PARTS);
     x->total = t->op == REDUCE_SCATTER ? t->count * s->g->replicas : t->count;
-    x->segments = allocated(x->parts * sizeof *x->segments);
+    x->arrays = allocated(x->parts * sizeof *x->arrays);
     uint64_t left = x->total;
     for (uint32_t part = 0; part < x->parts; part++) {
         uint64_t count = part + 1 < x->parts ? draw(&own, left + 1) : left;
@@ -369,7 +369,7 @@ static void table_make(const endpoint *s, const turn *t, table *x)
         const pattern p = pattern_of_row(s->g, t, first_row(s) + row);
         uint64_t begin = 0;
         for (uint32_t part = 0; part < x->parts; part++) {
-            const uint64_t end = begin + x->segments[part].count;
+            const uint64_t end = begin + x->arrays[part].count;
             fill(&p, begin, end, x->in[part][row]);
             begin = end;
         }
@@ -384,7 +384,7 @@ static void table_free(const turn *t, table *x)
             if (!t->in_place)
                 free(x->out[part][row]);
         }
-    free(x->segments);
+    free(x->arrays);
 }
 
 /* The results are right, and the input is as it was where it is not the result. */
@@ -396,7 +396,7 @@ static void table_check(const endpoint *s, const turn *t, const table *x)
         const pattern given = pattern_of_row(s->g, t, first_row(s) + row);
         uint64_t begin = 0;
         for (uint32_t part = 0; part < x->parts; part++) {
-            const uint64_t end = begin + x->segments[part].count;
+            const uint64_t end = begin + x->arrays[part].count;
             if (wanted)
                 expect(s, t, &total, begin, end, x->out[part][row]);
             if (!wanted || !t->in_place)
@@ -439,8 +439,8 @@ static void play_reduction(endpoint *s, const turn *t)
         .op = t->op,
         .root = t->op == REDUCE ? t->root : -1,
         .how = t->how,
-        .segments = x.segments,
-        .count_of_segments = x.parts,
+        .arrays = x.arrays,
+        .count_of_arrays = x.parts,
         .total = x.total,
         .heap_in = x.in_heap ? 0 : NOT_IN_HEAP,
         .heap_out = x.in_heap ? (t->in_place ? 0 : half) : NOT_IN_HEAP,
@@ -563,8 +563,8 @@ static void play_nodes(endpoint *s, const turn *t)
         .op = REDUCE_TO_NODES,
         .root = -1,
         .how = DIRECT,
-        .segments = x.segments,
-        .count_of_segments = x.parts,
+        .arrays = x.arrays,
+        .count_of_arrays = x.parts,
         .total = x.total,
         .heap_in = NOT_IN_HEAP,
         .heap_out = NOT_IN_HEAP,
@@ -1013,8 +1013,8 @@ static status reduce_some(endpoint *s)
                     .op = ALL_REDUCE,
                     .root = -1,
                     .how = DIRECT,
-                    .segments = x.segments,
-                    .count_of_segments = x.parts,
+                    .arrays = x.arrays,
+                    .count_of_arrays = x.parts,
                     .total = x.total,
                     .heap_in = NOT_IN_HEAP,
                     .heap_out = NOT_IN_HEAP};

@@ -7,8 +7,8 @@
 typedef struct {
     const call *whole;
     call part;
-    segment *segments;
-    char **addresses; /* of all rows of all segments, read and written */
+    array_rows *arrays;
+    char **addresses; /* of all rows of all arrays, read and written */
     cursor at;        /* where the last range ended */
 } window;
 

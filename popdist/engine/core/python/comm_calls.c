@@ -135,13 +135,13 @@ static bool pair_from(PyObject *arrays, Py_ssize_t i, uint32_t rows, bool has_sh
 
 /* --- Reductions */
 
-static status reduce_segments(CommObject *self, call *k, int wanted)
+static status reduce_arrays(CommObject *self, call *k, int wanted)
 {
     if (k->op == REDUCE_SCATTER) {
         /* The only array has one target, for all of this member's shares. */
-        const segment whole = {k->segments->count, k->segments->in, NULL};
-        char *out = k->segments->out[0];
-        k->segments = &whole;
+        const array_rows whole = {k->arrays->count, k->arrays->in, NULL};
+        char *out = k->arrays->out[0];
+        k->arrays = &whole;
         return k->split->over_hosts ? reduce_over_hosts(k, out) : reduce_scatter(k, out);
     }
     reduce_prepare(k, wanted);
@@ -156,16 +156,16 @@ PyObject *comm_reduce(CommObject *self, call *k, int wanted)
     const uint64_t rows = k->split->rows[k->split->rank];
     if (!enter(self, k->total * rows * element_bytes(k->type)))
         return NULL;
-    return leave(self, reduce_segments(self, k, wanted));
+    return leave(self, reduce_arrays(self, k, wanted));
 }
 
 PyObject *comm_reduce_row(CommObject *self, call *k, int wanted, char *in, char *out,
                           uint64_t count)
 {
     const ssize_t length = (ssize_t)count;
-    const segment whole = {count, &in, &out};
-    k->segments = &whole;
-    k->count_of_segments = 1;
+    const array_rows whole = {count, &in, &out};
+    k->arrays = &whole;
+    k->count_of_arrays = 1;
     k->total = count;
     k->shapes_hash = hash_with_shape(0, &length, 1);
     return comm_reduce(self, k, wanted);
@@ -181,13 +181,13 @@ bool reduction_begin(reduction_call *r, call k, size_t arrays)
                                                + addresses * sizeof *r->next + 1);
     r->arrays = is_small ? &r->one : r->memory;
     r->next = is_small ? r->few : (char **)(r->arrays + arrays);
-    r->k.segments = r->arrays;
+    r->k.arrays = r->arrays;
     return is_small || r->memory;
 }
 
 void reduction_add(reduction_call *r, uint64_t count)
 {
-    r->arrays[r->k.count_of_segments++] = (segment){count, r->next, r->next + r->rows};
+    r->arrays[r->k.count_of_arrays++] = (array_rows){count, r->next, r->next + r->rows};
     r->k.total += count;
     r->next += 2 * r->rows;
 }

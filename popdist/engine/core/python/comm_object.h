@@ -129,7 +129,7 @@ typedef struct {
      * those of as many rows to write. */
     char **next;
     uint32_t rows;
-    segment *arrays, one;
+    array_rows *arrays, one;
     void *memory; /* NULL for one array of few rows */
     char *few[2 * FEW_ROWS];
 } reduction_call;
@@ -141,7 +141,7 @@ void reduction_add(reduction_call *r, uint64_t count);
 void reduction_free(reduction_call *r);
 
 /* Make a reduction, whose arrays have been checked, and count its algorithm. In a
- * reduce_scatter, the only segment's first result has room for all of this member's
+ * reduce_scatter, the only array's first result has room for all of this member's
  * shares. */
 PyObject *comm_reduce(CommObject *self, call *k, int wanted);
 /* The same of a row of so many elements, if this member has one row. */

@@ -148,7 +148,7 @@ static int by_begin(const void *one, const void *other)
 }
 
 /* Whether a result would overwrite memory that another array reads or writes. */
-static bool overlapping(const plain_arrays *p, const segment *arrays)
+static bool overlapping(const plain_arrays *p, const array_rows *arrays)
 {
     size_t many = 0;
     for (Py_ssize_t i = 0; i < p->count; i++) {

@@ -33,10 +33,10 @@ descriptor call_descriptor(const call *k)
 piece call_piece_at(const call *k, cursor *at, uint64_t begin, uint64_t end)
 {
     while (begin < at->before)
-        at->before -= k->segments[--at->segment].count;
-    while (begin >= at->before + k->segments[at->segment].count)
-        at->before += k->segments[at->segment++].count;
-    const segment *s = &k->segments[at->segment];
+        at->before -= k->arrays[--at->array].count;
+    while (begin >= at->before + k->arrays[at->array].count)
+        at->before += k->arrays[at->array++].count;
+    const array_rows *s = &k->arrays[at->array];
     uint64_t offset = begin - at->before, left = s->count - offset;
     return (piece){s, offset, end - begin < left ? end - begin : left};
 }

@@ -13,7 +13,7 @@ typedef struct {
     uint64_t count; /* elements of a row */
     char *const *in;
     char *const *out; /* one for each row; NULL if no result is wanted */
-} segment;
+} array_rows;
 
 typedef struct {
     comm *c;
@@ -25,11 +25,11 @@ typedef struct {
     bool nodes_as_given; /* nodes are rows, and stay of the type of elements */
     algorithm how;
     uint64_t name;
-    const segment *segments; /* one after the other they are one long row */
-    uint32_t count_of_segments;
+    const array_rows *arrays; /* one after the other they are one long row */
+    uint32_t count_of_arrays;
     uint64_t total; /* elements of that row */
     uint64_t shapes_hash; /* of all arrays: see hash_with_shape() */
-    /* Where the only segment's rows lie in the heap, or NOT_IN_HEAP. */
+    /* Where the only array's rows lie in the heap, or NOT_IN_HEAP. */
     uint64_t heap_in, heap_out, heap_stride;
     /* If trials choose the algorithm: the choice, whether member 0 times it, and the
      * bytes of its array. */
@@ -84,15 +84,15 @@ void reduce_prepare(call *k, int wanted);
 terms call_terms(const call *k);
 descriptor call_descriptor(const call *k);
 
-/* A part of the long row that lies within one segment. */
+/* A part of the long row that lies within one array. */
 typedef struct {
-    const segment *s;
+    const array_rows *s;
     uint64_t offset, count;
 } piece;
 
-/* A position in the segments; makes walking through many of them cheap. */
+/* A position in the arrays; makes walking through many of them cheap. */
 typedef struct {
-    uint32_t segment;
+    uint32_t array;
     uint64_t before;
 } cursor;
 

@@ -89,8 +89,8 @@ static void find_in_heap(call *k)
 {
     const uint32_t rows = k->split->rows[k->split->rank];
     const uint64_t bytes = k->total * element_bytes(k->type);
-    const segment *s = k->segments;
-    if (k->count_of_segments != 1 || k->op != ALL_REDUCE || !k->c->heap)
+    const array_rows *s = k->arrays;
+    if (k->count_of_arrays != 1 || k->op != ALL_REDUCE || !k->c->heap)
         return;
     const uint64_t stride = rows > 1 ? (uintptr_t)s->in[1] - (uintptr_t)s->in[0] : bytes;
     if (!in_steps(s->in, rows, bytes, stride) || !in_steps(s->out, rows, bytes, stride))
