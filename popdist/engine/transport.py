@@ -124,7 +124,7 @@ class Transport(ABC):
 
     @abstractmethod
     def run(self, call: CallFields, /) -> None:
-        """Make a call, of which the rows have been checked."""
+        """Make a call on rows that have been checked."""
 
     def all_reduce(
         self,

@@ -20,7 +20,7 @@ static inline const replica_split *split_of(PyObject *split_object)
     return ((SplitObject *)split_object)->split;
 }
 
-/* The module's types, each defined in a file of its own. */
+/* The module's types: each file defines its own ones. */
 #define TYPE(name, object, flags, slots)                                           \
     {                                                                              \
         "popdist.engine._core." name, sizeof(object), 0,                           \

@@ -125,8 +125,8 @@ PyObject *comm_run(CommObject *self, PyObject *const *args, Py_ssize_t count);
 /* A reduction to which arrays are added. */
 typedef struct {
     call k;
-    /* Where the addresses of the next array's rows belong: those of the rows to read, then
-     * those of as many rows to write. */
+    /* Where the addresses of the next array's rows belong: the rows to read, then as many
+     * rows to write. */
     char **next;
     uint32_t rows;
     array_rows *arrays, one;
@@ -136,11 +136,11 @@ typedef struct {
 
 /* Make room for the arrays of a call. Returns false if there is no memory. */
 bool reduction_begin(reduction_call *r, call k, size_t arrays);
-/* Add the next array, of which a row has so many elements. */
+/* Add the next array: its addresses are set, and its rows have so many elements. */
 void reduction_add(reduction_call *r, uint64_t count);
 void reduction_free(reduction_call *r);
 
-/* Make a reduction, whose arrays have been checked, and count its algorithm. In a
+/* Make a reduction on arrays that have been checked, and count its algorithm. In a
  * reduce_scatter, the only array's first result has room for all of this member's
  * shares. */
 PyObject *comm_reduce(CommObject *self, call *k, int wanted);
