@@ -9,7 +9,7 @@ import pytest
 
 from popdist.engine.spec.dtypes import DTYPES, REDUCTIONS
 from popdist.engine.spec.operations import Operation, number_of
-from popdist.errors import MismatchError
+from popdist.errors import CollectiveAbortedError, GroupUnusableError, MismatchError
 from tests.popdist.engine.members import SMALL, Me, group_of, results
 
 FLOAT32, UINT8 = DTYPES["float32"], DTYPES["uint8"]
@@ -68,3 +68,22 @@ def test_an_error_of_a_trace_is_reported_and_breaks_no_call(
 
     assert group.all_reduce(np.ones(2)).tolist() == [1, 1]
     assert [str(one.exc_value) for one in reported] == ["of the trace"]
+
+
+def test_a_trace_may_close_the_view_whose_call_has_failed() -> None:
+    def member(me: Me) -> str:
+        group = me.join()
+        view = group.view(None)
+        if me.rank == 1:
+            while not group.transport.member.comm.recent(0)[0]:
+                time.sleep(0.001)
+            group.abort("enough")
+            return "enough"
+        group.set_trace(lambda *_: view.close())
+        with pytest.raises(CollectiveAbortedError) as failed:
+            view.grouped_all_reduce([np.ones(3)], out=[np.ones(3)])
+        with pytest.raises(GroupUnusableError):
+            view.barrier()
+        return str(failed.value)
+
+    assert results(2, member) == ["enough", "enough"]

@@ -73,7 +73,7 @@ static int place_of(PyObject *word, PyObject *const *words, int count)
 
 /* Read all arguments. False if the call has a name, is asynchronous, or is an error. */
 static bool arguments_from(PyObject *const *args, Py_ssize_t count, PyObject *keywords,
-                        arguments *a)
+                           arguments *a)
 {
     Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
     if (count < 1 || count > 2)
@@ -133,7 +133,8 @@ static PyObject *reducer_all_reduce(ReducerObject *self, PyObject *const *args,
 {
     arguments a;
     PyObject *result = NULL, *done = NULL;
-    if (self->comm && arguments_from(args, count, keywords, &a)) {
+    CommObject *comm = self->comm; /* close() in a trace or another thread drops it */
+    if (comm && arguments_from(args, count, keywords, &a)) {
         const int reduction = place_of(a.op, reductions, REDUCTIONS + 1);
         const int how = a.algorithm ? place_of(a.algorithm, choices, 4) - 1 : self->usual;
         if (reduction >= 0 && how >= -1 && !(a.reproducible && how == RING))
@@ -147,7 +148,7 @@ static PyObject *reducer_all_reduce(ReducerObject *self, PyObject *const *args,
         Py_XDECREF(result);
         Py_XDECREF(done);
         if (result && !done)
-            return explained(self->comm, NULL);
+            return explained(comm, NULL);
         /* _all_reduce() reports it if memory is short. */
         PyErr_Clear();
     }
@@ -160,9 +161,8 @@ static PyObject *reducer_reduce_lists(ReducerObject *self, PyObject *args)
     int reduction, how;
     if (!PyArg_ParseTuple(args, "OOii", &from, &to, &reduction, &how))
         return NULL;
-    if (!self->comm)
-        Py_RETURN_NOTIMPLEMENTED;
-    return explained(self->comm, plain_reduce(self, from, to, true, reduction, how));
+    CommObject *comm = self->comm;
+    return comm ? explained(comm, plain_reduce(self, from, to, true, reduction, how)) : not_plain();
 }
 
 /* Takes address, count, dtype and reduction: as numbers, without a tuple to parse. */
@@ -194,9 +194,8 @@ static PyObject *reducer_scatter_array(ReducerObject *self, PyObject *args)
     int reduction;
     if (!PyArg_ParseTuple(args, "OOi", &from, &to, &reduction))
         return NULL;
-    if (!self->comm)
-        Py_RETURN_NOTIMPLEMENTED;
-    return explained(self->comm, plain_scatter(self, from, to, reduction));
+    CommObject *comm = self->comm;
+    return comm ? explained(comm, plain_scatter(self, from, to, reduction)) : not_plain();
 }
 
 static PyObject *reducer_gather_array(ReducerObject *self, PyObject *args)
@@ -204,9 +203,8 @@ static PyObject *reducer_gather_array(ReducerObject *self, PyObject *args)
     PyObject *from, *to;
     if (!PyArg_ParseTuple(args, "OO", &from, &to))
         return NULL;
-    if (!self->comm)
-        Py_RETURN_NOTIMPLEMENTED;
-    return explained(self->comm, plain_gather(self, from, to));
+    CommObject *comm = self->comm;
+    return comm ? explained(comm, plain_gather(self, from, to)) : not_plain();
 }
 
 static void reducer_end(PyObject *object)
