@@ -5,14 +5,14 @@ from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from typing import Any
 
+from popdist.engine.calls.array_rows import NUMPY, Array
 from popdist.engine.calls.array_transport import ArrayTransport
 from popdist.engine.handle import AsyncOp
-from popdist.engine.rows import Framework
 from popdist.engine.spec.operations import number_of
 
 # Carries a call out, and returns the call's result. Any, because the operations have
-# results of different types, and frameworks their own arrays.
-Action = Callable[[ArrayTransport[Any]], Any]
+# results of different types.
+Action = Callable[[ArrayTransport[Array]], Any]
 
 _NAME = "str | None"
 _OPTIONS = [
@@ -22,11 +22,7 @@ _OPTIONS = [
 
 
 def collective(
-    framework: Framework[Any],
-    operation: str = "",
-    *,
-    shortcut: Callable[..., Any] | None = None,
-    named: bool = True,
+    *, shortcut: Callable[..., Any] | None = None, named: bool = True
 ) -> Callable[[Callable[..., Action]], Callable[..., Any]]:
     """Make a group's call of a function that prepares it.
 
@@ -34,8 +30,6 @@ def collective(
     call's action. The call also takes `async_op` and `name`.
 
     Args:
-        framework: The framework of the arrays that the action passes on.
-        operation: Its name in errors; by default the function's.
         shortcut: Takes the same arguments, and makes the call at once if it has neither
             of these options. It returns the result, or NotImplemented if it has done
             nothing.
@@ -43,7 +37,7 @@ def collective(
     """
 
     def decorate(prepare: Callable[..., Action]) -> Callable[..., Any]:
-        what = operation or prepare.__name__.removeprefix("_")
+        operation = prepare.__name__.removeprefix("_")
 
         @wraps(prepare)
         def call(
@@ -55,7 +49,7 @@ def collective(
             **keywords: Any,
         ) -> Any:
             if name is not None and not named:
-                raise TypeError(f"{what}() has no name.")
+                raise TypeError(f"{operation}() has no name.")
             try:
                 if shortcut is not None and not (async_op or name):
                     result = shortcut(group, *args, **keywords)
@@ -64,11 +58,11 @@ def collective(
                 action = prepare(group, *args, **keywords)
             except MemoryError as error:
                 # The other members wait for the first step of the call.
-                group.give_up(what, error)
+                group.give_up(operation, error)
                 raise
             number = 0 if name is None else number_of(name)
-            carrier = ArrayTransport(group.transport, framework, number)
-            return group.submit(what, partial(action, carrier), async_op)
+            carrier = ArrayTransport(group.transport, NUMPY, number)
+            return group.submit(operation, partial(action, carrier), async_op)
 
         # Any, because types of functions lack it.
         documented: Any = call

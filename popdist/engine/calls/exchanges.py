@@ -28,12 +28,12 @@ from popdist.engine.spec.operations import Operation
 class Exchanges(Membership):
     """The calls of a group that bring arrays from member to member."""
 
-    @collective(NUMPY)
+    @collective()
     def barrier(self) -> Action:
         """Return when all members have called it."""
         return ArrayTransport.barrier
 
-    @collective(NUMPY)
+    @collective()
     def broadcast(self, x: Any, root: int = 0, *, out: Any = None) -> Action:
         """Give every replica the array of replica `root`.
 
@@ -71,7 +71,7 @@ class Exchanges(Membership):
         carrier = ArrayTransport(self.transport, NUMPY, 0)
         return self.submit("all_gather", partial(action, carrier), False)
 
-    @collective(NUMPY, shortcut=_gather_in_core)
+    @collective(shortcut=_gather_in_core)
     def all_gather(self, x: Any, *, out: Any = None) -> Action:
         """Return a list of the arrays of all replicas, in their order.
 
@@ -82,7 +82,7 @@ class Exchanges(Membership):
         """
         return self._gather(Operation.ALL_GATHER, x, -1, out)
 
-    @collective(NUMPY)
+    @collective()
     def gather(self, x: Any, root: int = 0, *, out: Any = None) -> Action:
         """Return a list of the arrays of all replicas where `root` lives, else None.
 
@@ -91,7 +91,7 @@ class Exchanges(Membership):
         """
         return self._gather(Operation.GATHER, x, self.owner_of(root)[0], out)
 
-    @collective(NUMPY)
+    @collective()
     def scatter(self, x: Any, root: int = 0, *, out: Any = None) -> Action:
         """Give each replica one of the root's arrays.
 
@@ -127,7 +127,7 @@ class Exchanges(Membership):
 
         return action
 
-    @collective(NUMPY)
+    @collective()
     def all_to_all(self, x: Any, *, out: Any = None) -> Action:
         """Exchange shares: replica j gets the j-th share of each replica's array.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from popdist.engine.calls.array_rows import NUMPY, Array, readable, written
+from popdist.engine.calls.array_rows import Array, readable, written
 from popdist.engine.calls.array_transport import ArrayTransport
 from popdist.engine.calls.collective import Action, collective
 from popdist.engine.calls.membership import Membership, whole_number
@@ -14,7 +14,7 @@ from popdist.engine.spec.dtypes import code_of
 class PointToPoint(Membership):
     """The calls of a group between two members."""
 
-    @collective(NUMPY, named=False)
+    @collective(named=False)
     def send(self, x: Any, dest: int) -> Action:
         """Send an array to one member, which must call recv().
 
@@ -28,7 +28,7 @@ class PointToPoint(Membership):
         peer = self.peer_of("dest", dest)
         return lambda carrier: carrier.send(array, peer)
 
-    @collective(NUMPY, named=False)
+    @collective(named=False)
     def recv(self, out: Array, source: int) -> Action:
         """Fill `out` with the array that one member sends, and return it.
 

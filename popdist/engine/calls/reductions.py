@@ -9,7 +9,6 @@ import numpy as np
 from popdist.engine.call_table import EngineCall
 from popdist.engine.calls.array_rows import (
     ARRAY_TYPES,
-    NUMPY,
     Array,
     ReplicaRows,
     written,
@@ -54,7 +53,7 @@ class Reductions(Membership):
         """Begin no further calls."""
         self._bind(None, None, self._usual, not self._flat, None, None, False)
 
-    @collective(NUMPY)
+    @collective()
     def _all_reduce(
         self,
         x: Any,
@@ -117,7 +116,7 @@ class Reductions(Membership):
         result = self._reduce_lists(arrays, out, REDUCTIONS[op], how)
         return list(out) if result is None else result
 
-    @collective(NUMPY, shortcut=_reduce_lists_in_core)
+    @collective(shortcut=_reduce_lists_in_core)
     def grouped_all_reduce(
         self,
         arrays: Sequence[Any],
@@ -139,7 +138,7 @@ class Reductions(Membership):
         """
         return self._reduction(arrays, out, op, self._how(algorithm, reproducible))
 
-    @collective(NUMPY)
+    @collective()
     def reduce(
         self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None
     ) -> Action:
@@ -171,7 +170,7 @@ class Reductions(Membership):
         result = self._scatter_array(x, out, REDUCTIONS[op])
         return out if result is None else result
 
-    @collective(NUMPY, shortcut=_scatter_in_core)
+    @collective(shortcut=_scatter_in_core)
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Action:
         """Reduce the replicas' arrays, and give each replica its share of the result.
 
