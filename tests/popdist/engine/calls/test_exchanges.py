@@ -441,11 +441,11 @@ def test_an_exchange_of_wrong_arrays_is_refused_before_the_others_know() -> None
         "replicas can share equally."
     )
     assert refused(lambda: group.all_to_all(x)) == (
-        "The array's shape is (3,), but all_to_all needs a leading axis of 2: a part "
-        "for each replica."
+        "The array's shape is (3,), but all_to_all needs a leading axis of 2: a "
+        "share for each replica."
     )
     assert refused(lambda: group.scatter(np.ones(3))) == (
-        "The array to scatter has shape (3,), but needs a leading axis of 2: a part "
+        "The array to scatter has shape (3,), but needs a leading axis of 2: a share "
         "for each replica."
     )
     assert refused(lambda: group.send(x, 0)) == (

@@ -607,7 +607,7 @@ def test_a_row_that_cannot_be_cut_is_refused() -> None:
         reference.reduce_scatter([rows[:, :5] for rows in SIX])
 
     assert str(refusal.value) == (
-        "A row of 5 elements cannot be cut into 3 equal blocks, one for each replica. "
+        "A row of 5 elements cannot be cut into 3 equal shares, one for each replica. "
         "Make its length a multiple of 3."
     )
 
