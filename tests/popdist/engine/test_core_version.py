@@ -10,7 +10,7 @@ from popdist.engine import _core
 from popdist.engine.call_table import EngineCall
 
 # The version of the core, the fields of a call in their order, and all methods.
-VERSION = 11
+VERSION = 12
 CALL_FIELDS = "operation arrays dtype reduction algorithm root name prelude_to lengths"
 METHODS = {
     "Comm": "blocks close connect_hosts deferred_seconds doing end ending explain_by "
