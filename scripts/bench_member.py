@@ -17,9 +17,9 @@ import numpy as np
 from popdist.bench import inputs
 from popdist.bench.cells import check
 from popdist.bench.communicator import Communicator, Floats, GroupCommunicator
-from popdist.bench.peers import Mpi, TorchGroup, load_deepspeed, tensors_of
+from popdist.bench.peers import DeepSpeed, Mpi, TorchGroup, load_deepspeed
 from popdist.bench.rounds import READ_FROM_BYTES, Lane, measure
-from popdist.bench.runners import Candidate, Engine, Run, run_each
+from popdist.bench.runners import Candidate, Engine, Run
 from popdist.bench.sizes import parse
 from popdist.bench.tasks import Task, make_task
 from popdist.groups.instance_group import instance_group
@@ -90,32 +90,26 @@ class GlooCommunicator:
         return result
 
 
-class DeepSpeed(GlooCommunicator):
-    """DeepSpeed's all-reduce through shared memory, and a communicator over gloo."""
-
-    name = "deepspeed"
+class DeepSpeedCommunicator(GlooCommunicator):
+    """A communicator over gloo that also waits by DeepSpeed's all-reduce."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._all_reduce = load_deepspeed(self.rank, self.size)
+        self.all_reduce = load_deepspeed(self.rank, self.size)
         self._one = self.torch.ones(1)
 
     def barrier(self) -> None:
         """Return when every member has called it."""
         # gloo's own lets the first members go long before the last ones.
         super().barrier()
-        self._all_reduce(self._one)
-
-    def runner(self, task: Task) -> Run:
-        """Return a function that carries out a task of all_reduce."""
-        return run_each(self._all_reduce, tensors_of(self.torch, task.inputs))
+        self.all_reduce(self._one)
 
 
 def candidate(kind: str, store: str) -> tuple[Communicator, Candidate]:
     """Return the candidate, and what its members keep in step by."""
     if kind == "deepspeed":
-        deepspeed = DeepSpeed()
-        return deepspeed, deepspeed
+        deepspeed = DeepSpeedCommunicator()
+        return deepspeed, DeepSpeed(deepspeed.torch, deepspeed.all_reduce)
     if kind == "engine":
         group = instance_group()
         return GroupCommunicator(group), Engine(group)

@@ -47,7 +47,7 @@ Call = Callable[[], object]
 # The number of dense layers of networks, and their width.
 NETWORKS = {"0.07 M, 10": (5, 118), "1.58 M, 14": (7, 475), "12.6 M, 26": (13, 984)}
 FIT_STEPS = {"0.07 M, 10": 100, "1.58 M, 14": 50, "12.6 M, 26": 20}
-# 100 tensors have from 64 to so many elements, evenly by ratio, as in bench_horovod.py.
+# 100 tensors have from 64 to so many elements, evenly by ratio, as in bench_torch.py.
 LARGEST = (1 << 10, 1 << 14, 1 << 18)
 BATCH = 8
 PORTS = "BENCH_TF_PORTS"

@@ -8,7 +8,8 @@ every few milliseconds in one run. All times are medians of instance 0.
   exchanges nothing.
 - Calls of torch.distributed (`python -m popdist.bench --torch`) next to gloo and, once
   `make bench-peers` has installed it, to DeepSpeed's all-reduce through shared memory.
-- hvd.grouped_allreduce next to gloo: scripts/bench_horovod.py.
+- hvd.grouped_allreduce of 100 tensors next to gloo, which reduces them tensor by tensor
+  in asynchronous calls, and as one call.
 - A step of PopTorch's stand-in with 8 local replicas, next to a plain loop.
 
 With --ddp it compares data parallel training alone, over two hosts of a test bed with
@@ -42,6 +43,8 @@ CALLS = """
 """
 # Layers' widths of networks of so many parameters, and how many samples a step has.
 NETWORKS = {"25M": (2240, 16), "5M": (1000, 16), "1M": (450, 16), "83k": (128, 32)}
+# The elements of the largest of 100 tensors; the others go down to 64 evenly, by ratio.
+LARGEST = (1 << 10, 1 << 14, 1 << 18)
 
 
 def in_turns(
@@ -131,6 +134,36 @@ def bench_training(
             show(name, kind, f"{1e3 * took:.2f}", f"{1e3 * exchange:.2f}", ratio)
 
 
+def bench_horovod(gloo: Any) -> None:
+    """Compare sums of many tensors in place, by Horovod's stand-in and by gloo."""
+    import popdist.sdk
+
+    popdist.sdk.install()
+    import horovod.torch as hvd
+
+    def one_by_one(tensors: list[torch.Tensor]) -> None:
+        call = partial(dist.all_reduce, group=gloo, async_op=True)
+        for work in [call(tensor) for tensor in tensors]:
+            work.wait()
+
+    hvd.init()
+    calls: dict[str, Callable[[list[torch.Tensor]], object]] = {
+        "horovod": partial(hvd.grouped_allreduce_, op=hvd.Sum),
+        "gloo": one_by_one,
+        "gloo, as one": partial(dist.all_reduce_coalesced, group=gloo),
+    }
+    show("largest", *(f"{name} ms" for name in calls))
+    for largest in LARGEST:
+        ratio = (largest / 64) ** (1 / 99)
+        tensors = [torch.ones(round(64 * ratio**i)) for i in range(100)]
+        seconds = in_turns(
+            {name: partial(call, tensors) for name, call in calls.items()},
+            seconds=3,
+            before=partial(torch._foreach_zero_, tensors),
+        )
+        show(largest, *(f"{1e3 * took:.2f}" for took in seconds.values()))
+
+
 def bench_executor() -> None:
     """Compare a step of PopTorch's stand-in with a plain loop, in one process."""
     import popdist.sdk
@@ -182,6 +215,7 @@ def measure(benchmark: str) -> None:
         gloo = dist.new_group(backend="gloo")
         bench = {
             "training": bench_training,
+            "horovod": bench_horovod,
             "ddp": partial(bench_training, names=["25M", "5M", "1M"], seconds_each=40),
         }
         bench[benchmark](gloo)
@@ -217,9 +251,7 @@ def main() -> None:
         print(f"\n{count} instances: {benchmark}", flush=True)
         words = [sys.executable, __file__, benchmark]
         environ: Mapping[str, str] = os.environ
-        if benchmark == "horovod":
-            words = [sys.executable, str(SCRIPTS / "bench_horovod.py")]
-        elif benchmark == "calls":
+        if benchmark == "calls":
             words = [sys.executable, *CALLS.split()]
             if deepspeed.is_installed():
                 words[0] = f"{deepspeed.folder}/bin/python"
