@@ -68,6 +68,28 @@ def test_a_message_is_received_from_any_member(tmp_path: Path) -> None:
     assert on_all(tmp_path, 3, member) == [None, None, [(0, 5), (1, 6)]]
 
 
+def test_receives_get_messages_in_the_order_in_which_they_began(
+    tmp_path: Path,
+) -> None:
+    def member(rank: int, size: int) -> Any:
+        values = [torch.tensor([float(i)]) for i in range(4)]
+        if rank == 0:
+            dist.barrier()
+            for value in values:
+                dist.send(value, 1)
+            return None
+        received = [torch.zeros(1) for _ in values]
+        sources = (None, 0, 0, None)
+        begun = [dist.irecv(*call) for call in zip(received, sources, strict=True)]
+        dist.barrier()
+        for work in begun:
+            assert work is not None
+            work.wait()
+        return [tensor.item() for tensor in received]
+
+    assert on_all(tmp_path, 2, member) == [None, [0.0, 1.0, 2.0, 3.0]]
+
+
 def test_a_thread_refers_to_no_tensor_once_its_message_is_over(
     tmp_path: Path,
 ) -> None:
