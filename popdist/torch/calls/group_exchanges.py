@@ -313,7 +313,7 @@ class ExchangeCalls(ProcessGroupCalls):
         return self._call(*call, read=inputs)
 
     def _exchange_parts(self, parts: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
-        """Exchange parts of any sizes: each member tells the sizes of its own first."""
+        """Exchange parts of any sizes, after their sizes."""
         size, own_sizes = self._group.size, [[part.nbytes for part in parts]]
         call = own_sizes, [1] * size, Operation.ALL_TO_ALL
         sizes = self._carrier.exchange_numbers(*call)

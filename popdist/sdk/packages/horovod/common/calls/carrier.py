@@ -36,7 +36,7 @@ class TensorCall(Call):
 
     def __init__(
         self,
-        library: TensorLibrary[Any],
+        library: TensorLibrary,
         request: Request,
         sources: Sequence[Any] = (),
         targets: Sequence[Any] = (),
@@ -45,26 +45,26 @@ class TensorCall(Call):
         """Make a call.
 
         Args:
-            library: What is known of the tensors.
-            request: What it is.
-            sources: What is read.
-            targets: Where results of known shapes are written; maybe the sources.
-            finish: Turns the results into what the caller gets.
+            library: The functions of the tensors' framework.
+            request: The call's operation and the tensors' layouts.
+            sources: The tensors to read.
+            targets: Tensors for results of known shapes; maybe the sources.
+            finish: Makes the caller's result of the call's results.
         """
         super().__init__(request)
         self.library = library
         self.sources = sources
         self.targets = targets
         self.finish = finish
-        # Of alltoall: how many rows each rank has sent.
+        # The number of rows from each rank, in an alltoall.
         self.received: list[int] = []
 
 
 class TableCall(Call):
     """An allreduce of tensors that are in tables, without scale factors.
 
-    There is a table for each dtype, that of Group.all_reduce_table(). Averages are of
-    floats.
+    There is a table for each dtype: see Group.all_reduce_table(). Only floats are
+    averaged.
     """
 
     def __init__(self, request: Request, tables: Mapping[str, bytes]) -> None:
@@ -274,7 +274,7 @@ def _pair(call: TensorCall, index: int, shape: tuple[int, ...], code: int) -> Pa
 
 
 def _neutral_pair(request: Request, dtype: str, shape: tuple[int, ...]) -> Pair:
-    """Return what a rank that has joined gives to a reduction."""
+    """Return the neutral row of a joined rank in a reduction."""
     array = neutral_array(ReduceOp(request.op), dtype, prod(shape))
     row = Rows(rows_of([array]).addresses, shape, DTYPES[dtype], array)
     return row, row

@@ -1,8 +1,8 @@
-"""What is known of a framework's tensors where calls are made: a TensorLibrary."""
+"""Functions of a framework's tensors for calls: a TensorLibrary, here numpy's."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,15 +10,14 @@ from popdist.engine.calls.array_rows import NUMPY, Array
 from popdist.engine.rows import Framework
 from popdist.engine.spec.dtypes import DType
 
-# A tensor of a framework: those of numpy and torch have the same attributes (shape,
-# nbytes, itemsize) and slices, but no common type, so that Any stands for them.
-T = TypeVar("T")
 
+class TensorLibrary(NamedTuple):
+    """Functions of a framework's tensors.
 
-class TensorLibrary(NamedTuple, Generic[T]):
-    """What calls must know of a framework's tensors.
+    Any stands for a tensor: numpy's and torch's have the same attributes (shape,
+    nbytes, itemsize) and slices, but no common type.
 
-    framework: What the engine must know of them.
+    framework: The functions that the engine uses.
     check: Raises TypeError or ValueError unless it is given tensors only.
     name_of: Returns the name of a tensor's dtype.
     new: Returns a tensor of a shape, of the dtype that another one has.
@@ -59,7 +58,7 @@ def _scale_array(source: Array, factor: float, target: Array) -> None:
     if source.dtype.kind in "iub":
         target[...] = (source.astype(np.float64) * factor).astype(target.dtype)
     else:
-        # As torch does: 16-bit numbers are multiplied in float32, and rounded once.
+        # torch, too, multiplies 16-bit numbers in float32, and rounds once.
         exact = np.float64 if source.dtype == np.float64 else np.float32
         np.multiply(source, exact(factor), out=target, casting="unsafe")
 
@@ -71,7 +70,7 @@ def _divide_array(target: Array, divisor: int) -> None:
     target += rounded_up
 
 
-NUMPY_ARRAYS: TensorLibrary[Array] = TensorLibrary(
+NUMPY_ARRAYS = TensorLibrary(
     framework=NUMPY,
     check=_check_arrays,
     name_of=lambda array: _name_of_dtype(array.dtype),

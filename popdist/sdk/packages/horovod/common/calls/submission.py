@@ -117,8 +117,7 @@ class TensorCalls:
     `now` is whether the caller waits for a call at once.
     """
 
-    # Any: tensors of whatever framework.
-    def __init__(self, library: TensorLibrary[Any]) -> None:
+    def __init__(self, library: TensorLibrary) -> None:
         self._library = library
 
     def reduce(
