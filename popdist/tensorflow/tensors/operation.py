@@ -3,7 +3,6 @@
 Gradients do not pass through them by themselves: see tf.custom_gradient.
 """
 
-import ctypes
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -71,12 +70,25 @@ def call_in_order(
     # TensorFlow orders operations that use one resource, with the conditions and
     # functions around them. It does not order conditions that only contain stateful
     # operations.
-    order = call_order()
+    return _with_shapes(_add_call(function, tensors, dtypes, call_order()), specs)
+
+
+def _add_call(
+    function: Function,
+    tensors: Sequence[Tensor],
+    dtypes: Sequence[tf.DType],
+    order: Tensor,
+) -> list[Tensor]:
+    """Add an operation that calls a function, and return its results.
+
+    Args:
+        dtypes: The dtypes of the results.
+        order: A resource: TensorFlow orders the operations of a tf.function by it.
+    """
     key = add_call(_on_memory(function, tensors, dtypes))
-    results = add_operation(
-        "PopdistCall", order=order, tensors=list(tensors), U=dtypes, key=key
+    return add_operation(
+        "PopdistCall", order=order, tensors=list(tensors), U=list(dtypes), key=key
     )
-    return _with_shapes(results, specs)
 
 
 def _on_memory(
@@ -128,21 +140,16 @@ def call_by_name(
         return _tensors_of(begin(_arrays_of(tensors)).wait())
     check_graph(tensors)
 
-    def request(_: Tensor, *inputs: Tensor) -> int:
-        try:
-            return _UNDER_WAY.add(begin(_arrays_of(inputs)))
-        except Exception as error:
-            return _UNDER_WAY.add(_FailedCall(error))
+    def request(arrays: list[Array]) -> list[Array]:
+        return [np.array(_UNDER_WAY.add(begin(arrays)))]
 
     # It is a separate tf.function: in the one around it, TensorFlow orders operations
     # by the resources that they use, and the others among themselves.
     @tf.function(autograph=False)
     def call(resource: Tensor, *inputs: Tensor) -> Any:
-        number = tf.py_function(
-            request, [resource, *inputs], tf.int64, name="popdist_begin"
-        )
-        *results, error = _await(number, [spec.dtype for spec in specs])
-        return _checked(results, error, resource)
+        (number,) = _add_call(request, inputs, [tf.int64], resource)
+        number.set_shape(())
+        return _await(number, [spec.dtype for spec in specs])
 
     return _with_shapes(call(_resource(), *tensors), specs)
 
@@ -213,36 +220,7 @@ class _CallsUnderWay:
         return self._handles.pop(number).wait()
 
 
-class _Errors:
-    """STATE: errors of calls in graphs, by numbers that travel in the graphs."""
-
-    def __init__(self) -> None:
-        self._numbers = count(1)
-        self._errors: dict[int, Exception] = {}
-
-    def add(self, error: Exception) -> int:
-        number = next(self._numbers)
-        self._errors[number] = error
-        return number
-
-    def check(self, number: int) -> None:
-        """Raise the error of this number, if it is one."""
-        if number:
-            raise self._errors.pop(number)
-
-
 _UNDER_WAY = _CallsUnderWay()
-_ERRORS = _Errors()
-
-
-class _FailedCall:
-    """A call that could not begin."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def wait(self) -> Sequence[Array]:
-        raise self._error
 
 
 @cache
@@ -258,74 +236,34 @@ def _resource() -> Tensor:
 
 
 def _await(number: Tensor, dtypes: Sequence[tf.DType]) -> Any:
-    """Return the results of a call under way and its error's number, in a graph.
+    """Return the results of a call under way, in a graph.
 
     A waiting operation occupies a thread of the graph, and a graph may have one thread.
     Another operation may have to begin the call first. Operations that fetch elements
     of a data set have a separate thread.
     """
 
+    def take(numbers: list[Array]) -> Sequence[Array]:
+        return _UNDER_WAY.take(int(numbers[0]))
+
     @tf.function(autograph=False)
     def finish(number: Tensor) -> Any:
-        def take(number: Tensor) -> list[Tensor]:
-            arrays = _results_and_error(lambda: _UNDER_WAY.take(int(number)), dtypes)
-            return _tensors_of(arrays)
+        order = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=(), shared_name="popdist")
+        return _add_call(take, [number], dtypes, order)
 
-        return tf.py_function(take, [number], types)
-
-    types = [*dtypes, tf.int64]
-    shapes = [tf.TensorShape(None)] * len(types)
+    shapes = [tf.TensorShape(None)] * len(dtypes)
     element = tf.raw_ops.TensorDataset(components=[number], output_shapes=[()])
     results = tf.raw_ops.MapDataset(
         input_dataset=element,
         other_arguments=[],
         f=finish.get_concrete_function(tf.TensorSpec((), tf.int64)),
-        output_types=types,
+        output_types=dtypes,
         output_shapes=shapes,
         use_inter_op_parallelism=False,
     )
     return tf.raw_ops.DatasetToSingleElement(
-        dataset=results, output_types=types, output_shapes=shapes, name="popdist_end"
+        dataset=results, output_types=dtypes, output_shapes=shapes, name="popdist_end"
     )
-
-
-def _results_and_error(
-    call: Callable[[], Sequence[Array]], dtypes: Sequence[tf.DType]
-) -> list[Array]:
-    """Return the results of a call and 0, or empty arrays and its error's number."""
-    try:
-        return [*call(), np.array(0)]
-    except Exception as error:
-        empty = [np.empty(0, dtype.as_numpy_dtype) for dtype in dtypes]
-        return [*empty, np.array(_ERRORS.add(error))]
-
-
-def _checked(
-    results: Sequence[Tensor], number: Tensor, resource: Tensor
-) -> list[Tensor]:
-    """Return the results of a call in a graph, or raise the error of this number there.
-
-    TensorFlow's own Python functions raise an UnknownError, as a rule.
-    """
-    checked = add_operation(
-        "PopdistReduce",
-        order=resource,
-        tensors=[number],
-        others=[],
-        key=_check_key(),
-    )
-    with tf.control_dependencies([*results, *checked]):
-        return [tf.identity(result) for result in results]
-
-
-@cache
-def _check_key() -> int:
-    def check(table: bytes) -> None:
-        # The table of one scalar: 0 axes, its address, and the address of the result.
-        _, address, _ = np.frombuffer(table, np.uint64)
-        _ERRORS.check(ctypes.c_int64.from_address(int(address)).value)
-
-    return add_call(check)
 
 
 def _arrays_of(tensors: Sequence[Tensor]) -> list[Array]:
