@@ -21,7 +21,7 @@ def watch_fit() -> None:
 
 
 def strategy_of(model: Any) -> Any:
-    """Return the strategy in whose scope a model of either Keras was made, or None."""
+    """Return the strategy of a model of either Keras, or None."""
     return getattr(model, "_distribute_strategy", None) or getattr(
         model, "_distribution_strategy", None
     )

@@ -128,27 +128,12 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
             first = self.call("first", _parts_of_first, rows, specs)
             return tf.IndexedSlices(*first, tensor.dense_shape)
         tensor = tf.convert_to_tensor(tensor)
-        if _reduces_in_graph():
-            return self._from_first_in_graph(tensor)
 
         def share(exchange: Exchange, arrays: Sequence[Array]) -> list[Array]:
             return [exchange.from_first_instance(arrays[0])]
 
         spec = tf.TensorSpec(tensor.shape, tensor.dtype)
         return self.call("broadcast", share, [tensor], [spec])[0]
-
-    def _from_first_in_graph(self, tensor: Tensor) -> Tensor:
-        # It costs less than call(), and Keras 3 assigns its counter so in each step.
-        # The others add zeros to its bytes.
-        is_bool = tensor.dtype is tf.bool
-        own = tf.cast(tensor, _BYTE) if is_bool else tf.bitcast(tensor, _BYTE)
-        if self._exchange.instances.rank:
-            own = tf.zeros_like(own)
-        reduce = self._exchange.reduction([_FLAG], "sum", of_instances=True)
-        ((first,),) = reduce_in_graph(reduce, [[own]], self._devices[:1], False)
-        if is_bool:
-            return tf.cast(first, tf.bool)
-        return tf.ensure_shape(tf.bitcast(first, tensor.dtype), tensor.shape)
 
     def true_on_all(self, flag: Tensor) -> Tensor:
         """Return whether a tensor, which is a bool, is true on all instances."""
