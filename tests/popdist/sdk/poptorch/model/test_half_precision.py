@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import poptorch
+from poptorch.model.forward import half_precision
 
 LARGEST = 65504.0
 HALF = torch.float16
@@ -221,3 +222,14 @@ def test_a_model_trains_with_floating_point_exceptions() -> None:
     x, target = batch(16)
 
     assert executor(x.half(), target)[1].isfinite().all()
+
+
+def test_an_operator_that_torch_lacks_is_an_error_that_names_versions() -> None:
+    with pytest.raises(ImportError) as caught:
+        half_precision._overloads("addmm no_such_operator")
+
+    assert str(caught.value) == (
+        "popdist needs torch.ops.aten.no_such_operator, which torch "
+        f"{torch.__version__} does not have. Without it, float16 has other results "
+        "than on an IPU. Install torch 2.10 to 2.15, with which popdist was tried."
+    )

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from popdist.framework_names import TORCH
+
 _ATEN = torch.ops.aten
 LARGEST = torch.finfo(torch.float16).max
 
@@ -20,8 +22,19 @@ _Handler = Callable[[Callable[..., Any], Sequence[Any], dict[str, Any]], Any]
 
 
 def _overloads(names: str) -> frozenset[Callable[..., Any]]:
-    """Return all overloads of the operators of these names that this torch has."""
-    packets = [getattr(_ATEN, name) for name in names.split() if hasattr(_ATEN, name)]
+    """Return all overloads of the operators of these names.
+
+    Raises:
+        ImportError: torch has no operator of such a name.
+    """
+    for name in names.split():
+        if not hasattr(_ATEN, name):
+            raise ImportError(
+                f"popdist needs torch.ops.aten.{name}, which torch {torch.__version__} "
+                "does not have. Without it, float16 has other results than on an IPU. "
+                f"Install torch {TORCH.tried}, with which popdist was tried."
+            )
+    packets = [getattr(_ATEN, name) for name in names.split()]
     return frozenset(
         getattr(packet, overload)
         for packet in packets
