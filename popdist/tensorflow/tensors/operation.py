@@ -140,6 +140,8 @@ def call_by_name(
         return _tensors_of(begin(_arrays_of(tensors)).wait())
     check_graph(tensors)
 
+    # AutoGraph may have converted the program's part of it.
+    @tf.autograph.experimental.do_not_convert
     def request(arrays: list[Array]) -> list[Array]:
         return [np.array(_UNDER_WAY.add(begin(arrays)))]
 
@@ -243,7 +245,8 @@ def _await(number: Tensor, dtypes: Sequence[tf.DType]) -> Any:
     of a data set have a separate thread.
     """
 
-    def take(numbers: list[Array]) -> Sequence[Array]:
+    @tf.autograph.experimental.do_not_convert
+    def take(numbers: list[Array]) -> Any:
         return _UNDER_WAY.take(int(numbers[0]))
 
     @tf.function(autograph=False)
