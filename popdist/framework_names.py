@@ -234,6 +234,7 @@ TF_KERAS = FrameworkNames(
 
 _C10D = "torch.distributed.distributed_c10d:"
 _GROUP = "torch._C._distributed_c10d:ProcessGroup."
+_LOADER = "torch.utils.data.dataloader:"
 TORCH = FrameworkNames(
     "torch",
     "2.10 to 2.15",
@@ -250,8 +251,17 @@ TORCH = FrameworkNames(
         "torch.nn.modules.batchnorm:_NormBase._check_input_dim": (
             "Horovod's SyncBatchNorm does not check its input"
         ),
-        "torch.utils.data.dataloader:DataLoader._get_iterator": (
+        f"{_LOADER}DataLoader._get_iterator": (
             "PopTorch's DataLoader loads data without its options"
+        ),
+        f"{_LOADER}DataLoader.__iter__#_iterator": (
+            "PopTorch's loading ahead leaves its worker no core"
+        ),
+        f"{_LOADER}_MultiProcessingDataLoaderIter.__init__#_workers": (
+            "a program that PopTorch's worker cannot import gets no advice"
+        ),
+        "torch.utils.data._utils.worker:_worker_info": (
+            "PopTorch's worker loads less than /dev/shm has room for"
         ),
     },
 )

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional
 
 import poptorch
-from poptorch.model.forward.signature import InputKind
 
 
 class Identity(nn.Module):
@@ -456,16 +455,6 @@ def test_a_saved_model_goes_on_where_it_was(training: bool, tmp_path: Path) -> N
     for _ in range(2):
         mine, other = executor(x, target), loaded(x, target)
         assert mine[1].equal(other[1])
-
-
-def test_models_that_were_saved_before_kinds_of_inputs_were_renamed_are_read() -> None:
-    kind = InputKind.of(torch.ones(2))
-    # As torch.save() pickles.
-    now = pickle.dumps(kind, 2)
-    before = now.replace(b"signature\nInputKind\n", b"signature\nKind\n")
-
-    assert before != now
-    assert pickle.loads(before) == kind
 
 
 def test_an_executable_is_loaded_into_a_model_like_it(tmp_path: Path) -> None:

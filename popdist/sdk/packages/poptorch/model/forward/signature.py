@@ -57,10 +57,6 @@ class InputKind:
         )
 
 
-# Files of saved models from before it was renamed name it so.
-Kind = InputKind
-
-
 @dataclass(frozen=True, slots=True)
 class Signature:
     """The inputs of a call, by their names.
