@@ -25,7 +25,7 @@ class DataLoaderMode(enum.IntEnum):
 
 
 class SharingStrategy(enum.IntEnum):
-    """How the loading process starts, and how it gets the data set.
+    """How the worker that loads ahead starts, and how it gets the data set.
 
     SharedMemory: a new process; the data set through shared memory.
     FileSystem: a new process; the data set through a file.

@@ -265,7 +265,7 @@ def test_the_death_of_the_loading_process_is_an_error() -> None:
 
     with pytest.raises(
         AssertionError,
-        match="An error occurred in the data fetcher:\nDataLoader worker ",
+        match="An error occurred in the data fetcher:\nRuntimeError: DataLoader ",
     ):
         list(accessor)
     accessor.terminate()
@@ -283,21 +283,29 @@ def test_items_without_a_length_are_not_made_into_batches() -> None:
         )
 
 
+class Broken(Dataset[Any]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        raise ValueError
+
+
+@pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_of_the_first_batch_is_raised_at_once(
-    capsys: pytest.CaptureFixture[str],
+    workers: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def make(index: int) -> torch.Tensor:
-        raise KeyError("no such image")
+    loader = torch.utils.data.DataLoader(Broken(), num_workers=workers)
 
     with pytest.raises(poptorch.Error) as error:
-        AsynchronousDataAccessor(Made(4, make), sharing_strategy=FORK)
+        AsynchronousDataAccessor(loader, sharing_strategy=FORK)
 
     assert str(error.value) == (
         "AsynchronousDataAccessor worker thread failed to start: loading the first "
-        "batch raised KeyError: 'no such image'"
+        "batch raised ValueError"
     )
     # The rest of the traceback is in the log.
-    assert "in make" in capsys.readouterr().err
+    assert "in __getitem__" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import multiprocessing
 import os
 import random
 import threading
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Iterator
 from itertools import chain, islice
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
@@ -95,7 +96,7 @@ def _end_with_program() -> None:
         os._exit(1)
 
 
-def _grouped(items: Any, size: int | None, drop_last: bool) -> Iterable[Any]:
+def _grouped(items: Any, size: int | None, drop_last: bool) -> Iterator[Any]:
     """Yield the batches of one pass, made of so many samples where `size` says so."""
     if not hasattr(items, "__iter__"):
         # Map-style data sets have no end of their own.
@@ -104,11 +105,16 @@ def _grouped(items: Any, size: int | None, drop_last: bool) -> Iterable[Any]:
     first = list(islice(others, 1))
     require(first, "The Dataset is empty")
     batches = chain(first, others)
-    return batches if size is None else regroup(batches, size, drop_last)
+    yield from batches if size is None else regroup(batches, size, drop_last)
 
 
 def _unchanged(batch: Any) -> Any:
     return batch
+
+
+def _text_of(error: Exception) -> str:
+    """Return the class and message of an error, with a worker's traceback in it."""
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 class AsynchronousDataAccessor:
@@ -187,8 +193,8 @@ class AsynchronousDataAccessor:
         pickled = None
         if strategy != SharingStrategy.Fork:
             end_helpers_at_exit()
-            # Not by Process.start(): it would send file descriptors of tensors, such as
-            # a torch.Generator's, that exist only during pickling.
+            # Not by Process.start(): it would send file descriptors of tensors that
+            # exist only during pickling.
             try:
                 items, pickled = None, dumps(items)
             except Exception as error:
@@ -210,7 +216,11 @@ class AsynchronousDataAccessor:
 
     def _next_pass(self) -> Iterator[Any]:
         if self._may_continue is None:
-            return iter(_grouped(self._loader, self.rebatched_size, self._drop_last))
+            items = self._loader
+            if isinstance(items, DataLoader):
+                # Its workers begin now.
+                items = iter(items)
+            return _grouped(items, self.rebatched_size, self._drop_last)
         # The worker starts with the first pass, and is kept for the others.
         is_first = self._loader._iterator is None
         batches: Iterator[Any] = iter(self._loader)
@@ -224,7 +234,7 @@ class AsynchronousDataAccessor:
         try:
             return list(islice(self._pass, 1))
         except Exception as error:
-            text, code = str(error), self._exit_code()
+            text, code = _text_of(error), self._exit_code()
             self.terminate()
         require(
             code != UNGUARDED,
@@ -236,7 +246,7 @@ class AsynchronousDataAccessor:
         logger.error("Loading the first batch raised:\n%s", text)
         raise createPoptorchError(
             "AsynchronousDataAccessor worker thread failed to start: loading the first "
-            f"batch raised {text.strip().splitlines()[-1]}"
+            f"batch raised {text.splitlines()[-1]}"
         )
 
     def _exit_code(self) -> int | None:
@@ -288,7 +298,7 @@ class AsynchronousDataAccessor:
             self._pass = self._next_pass() if self._loads_next_pass else None
             raise
         except Exception as error:
-            self._failure = f"An error occurred in the data fetcher:\n{error}"
+            self._failure = f"An error occurred in the data fetcher:\n{_text_of(error)}"
             raise AssertionError(self._failure) from None
         self._is_begun = True
         return batch

@@ -195,7 +195,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._options
 
     def terminate(self) -> None:
-        """End the loading process, if there is one."""
+        """End the worker that loads ahead, if there is one."""
         if self._accessor is not None:
             self._accessor.terminate()
 

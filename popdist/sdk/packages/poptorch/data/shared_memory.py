@@ -76,3 +76,18 @@ def _reduce(storage: torch.UntypedStorage) -> Any:
     except RuntimeError:
         # There is not as much room in /dev/shm, where torch would have moved it.
         return reduce(_in_memfd(storage))
+
+
+def _reduce_generator(generator: torch.Generator) -> Any:
+    return _generator, (bytes(generator.get_state().numpy()),)
+
+
+def _generator(state: bytes) -> torch.Generator:
+    generator = torch.Generator()
+    generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    return generator
+
+
+# torch sends the state in shared memory, which exists no longer when a process that is
+# spawned takes it over.
+ForkingPickler.register(torch.Generator, _reduce_generator)
