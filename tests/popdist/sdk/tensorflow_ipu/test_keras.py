@@ -162,10 +162,15 @@ def pipelined(kind: str, count: int) -> tf.keras.Model:
     return model
 
 
-@pytest.mark.parametrize("kind", ["PipelineSequential", "PipelineModel"])
 @pytest.mark.parametrize(
-    ("count", "steps", "updates", "weight"),
-    [(1, 4, 4, -10.0), (2, 4, 2, -10.0), (4, 4, 1, -10.0), (4, 6, 1, -10.0)],
+    ("kind", "count", "steps", "updates", "weight"),
+    [
+        ("PipelineSequential", 1, 4, 4, -10.0),
+        ("PipelineSequential", 2, 4, 2, -10.0),
+        ("PipelineSequential", 4, 6, 1, -10.0),
+        ("PipelineModel", 2, 4, 2, -10.0),
+        ("PipelineModel", 4, 4, 1, -10.0),
+    ],
 )
 def test_pipelined_models_of_older_releases_sum_up_gradients(
     kind: str, count: int, steps: int, updates: int, weight: float

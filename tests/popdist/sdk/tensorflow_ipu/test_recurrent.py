@@ -76,8 +76,10 @@ def of_keras(
     ]
 
 
-@pytest.mark.parametrize("lengths", [None, [2, 4], [1, 3]])
-@pytest.mark.parametrize("with_state", [False, True])
+@pytest.mark.parametrize(
+    ("lengths", "with_state"),
+    [(None, False), (None, True), ([2, 4], True), ([1, 3], False)],
+)
 def test_an_lstm_has_the_gates_forget_input_candidate_output(
     with_state: bool, lengths: Any
 ) -> None:
@@ -108,8 +110,10 @@ def test_an_lstm_has_the_gates_forget_input_candidate_output(
     assert names == ["lstm/kernel:0", "lstm/biases:0"]
 
 
-@pytest.mark.parametrize("lengths", [None, [2, 4], [1, 3]])
-@pytest.mark.parametrize("reset_after", [False, True])
+@pytest.mark.parametrize(
+    ("lengths", "reset_after"),
+    [(None, False), (None, True), ([2, 4], True), ([1, 3], False)],
+)
 def test_a_gru_has_the_gates_reset_update_candidate(
     reset_after: bool, lengths: Any
 ) -> None:

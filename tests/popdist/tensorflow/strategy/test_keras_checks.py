@@ -69,8 +69,9 @@ def test_what_was_made_outside_the_scope_is_named_with_the_way_out(
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("keras_version", [2, 3])
-@pytest.mark.parametrize("rows", [(1,), (1, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("keras_version", "rows"), [(2, (1, 1)), (3, (1,)), (3, (1, 1))], ids=str
+)
 def test_a_program_that_never_enters_the_scope_is_warned_when_it_trains(
     keras_version: int, rows: tuple[int, ...]
 ) -> None:

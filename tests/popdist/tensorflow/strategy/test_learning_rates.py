@@ -22,8 +22,11 @@ class CountedCalls(tf_keras.optimizers.schedules.LearningRateSchedule):  # type:
         return rate
 
 
-@pytest.mark.parametrize("rows", [(1, 1), (2,), (2, 2)], ids=str)
-@pytest.mark.parametrize("name", ["SGD", "Adam"])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("SGD", (1, 1)), ("SGD", (2, 2)), ("Adam", (2,)), ("Adam", (2, 2))],
+    ids=str,
+)
 def test_a_schedule_is_called_once_for_each_update_of_a_replica(
     rows: tuple[int, ...], name: str
 ) -> None:

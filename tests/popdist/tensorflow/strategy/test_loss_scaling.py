@@ -12,8 +12,9 @@ from tests.popdist.tensorflow.instances import (
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("keras_version", [2, 3])
-@pytest.mark.parametrize("rows", [(1, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("keras_version", "rows"), [(2, (2, 2)), (3, (1, 1)), (3, (2, 2))], ids=str
+)
 def test_all_replicas_skip_the_step_in_which_gradients_of_one_overflow(
     keras_version: int, rows: tuple[int, ...]
 ) -> None:

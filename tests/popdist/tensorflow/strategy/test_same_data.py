@@ -38,8 +38,9 @@ def warnings_of(train: Callable[[PopDistStrategy, int], None]) -> list[list[str]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("keras_version", [2, 3])
-@pytest.mark.parametrize("is_dataset", [False, True], ids=["arrays", "data set"])
+@pytest.mark.parametrize(
+    ("keras_version", "is_dataset"), [(2, True), (3, False), (3, True)]
+)
 def test_instance_0_warns_once_of_the_same_data_in_fit(
     keras_version: int, is_dataset: bool
 ) -> None:
