@@ -1,10 +1,8 @@
 """The peers that take part, and the reasons of the others."""
 
-import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from popdist.bench import peers
 from popdist.bench.tasks import make_task
 from tests.popdist.bench.fake_torch import Torch
 from tests.popdist.bench.lone_member import LoneMember
+from tests.popdist.engine.members import Me, results
 
 IN_PLACE = make_task("all_reduce", 4, "float32", 0, 1)
 
@@ -57,8 +56,7 @@ def test_nothing_is_imported_for_peers_that_nobody_wants(
 def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     """Functions to be called at exit, which the test calls itself."""
     calls: list[Callable[[], object]] = []
-    # Not in the module atexit itself: popdist's session registers its end there, too.
-    monkeypatch.setattr(peers, "atexit", SimpleNamespace(register=calls.append))
+    monkeypatch.setattr(peers.atexit, "register", calls.append)
     return calls
 
 
@@ -120,29 +118,19 @@ def test_gloo_is_left_before_the_interpreter_ends(
     assert torch.distributed.left == 1
 
 
-# The real one, if it is installed.
-TORCHES = [name for name in ("torch",) if importlib.util.find_spec(name)]
+def test_gloo_comes_with_its_torch() -> None:
+    torch = pytest.importorskip("torch")
 
+    # A fork: this process must not become an instance, or its other forks could not.
+    def member(me: Me) -> Any:
+        (gloo,), sentences = peers.find(["gloo"], LoneMember())
+        row = np.arange(5, dtype=np.float32)
+        gloo.runner(IN_PLACE.on_arrays([row]))(1)
+        torch.distributed.destroy_process_group()
+        return gloo.library, sentences, row.tolist()
 
-@pytest.mark.parametrize("name", [*TORCHES, "fake"])
-def test_gloo_comes_with_its_torch(
-    name: str, request: pytest.FixtureRequest, at_exit: list[Callable[[], object]]
-) -> None:
-    module: Any = (
-        request.getfixturevalue("torch")
-        if name == "fake"
-        else importlib.import_module(name)
-    )
-    (gloo,), sentences = peers.find(["gloo"], LoneMember())
-    row = np.arange(5, dtype=np.float32)
-
-    gloo.runner(IN_PLACE.on_arrays([row]))(1)
-    for call in at_exit:
-        call()
-
-    assert (gloo.library, sentences) == (f"gloo of torch {module.__version__}", [])
-    # The only member's sum is what it brought; the fake has another one like it.
-    assert row.tolist() == ([0, 2, 4, 6, 8] if name == "fake" else [0, 1, 2, 3, 4])
+    library = f"gloo of torch {torch.__version__}"
+    assert results(1, member) == [(library, [], [0, 1, 2, 3, 4])]
 
 
 def test_beside_popdist_gloo_has_a_group_of_its_own(torch: Torch) -> None:
