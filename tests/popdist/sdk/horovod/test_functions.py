@@ -386,6 +386,27 @@ def test_some_of_the_instances_can_be_the_ranks() -> None:
     ]
 
 
+def test_local_ranks_of_some_instances_are_counted_on_their_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rank(me: int) -> Any:
+        if me == 1:
+            return None
+        hvd.init(comm=[0, 2, 3])
+        monkeypatch.setattr(
+            "horovod.common.registered_sets.host_numbers", lambda: (0, 0, 1, 1)
+        )
+        counts = (hvd.local_rank(), hvd.local_size(), hvd.cross_rank())
+        return *counts, hvd.cross_size(), hvd.is_homogeneous()
+
+    assert [one.value for one in start(4, rank)] == [
+        (0, 1, 0, 2, False),
+        None,
+        (0, 2, 1, 2, False),
+        (1, 2, 0, 1, False),
+    ]
+
+
 PROGRAM = """
 import popdist.sdk
 popdist.sdk.install()

@@ -102,6 +102,22 @@ class Distributed:
 class _OfKeras3(Distributed):
     """Comes before the class of an optimizer of Keras 3."""
 
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
+        """Reduce gradients among the ranks, and apply them.
+
+        Raises:
+            ValueError: There are no gradients.
+        """
+        pairs = list(grads_and_vars)
+        if not pairs:
+            raise ValueError(
+                f"{type(self).__name__}.apply_gradients() got no gradients. Give it "
+                "pairs of a gradient and a variable: a model without trainable "
+                "variables cannot be trained."
+            )
+        optimizer: Any = super()
+        return optimizer.apply_gradients(pairs)
+
     def apply(self, grads: Sequence[Gradient], trainable_variables: Any = None) -> None:
         """Reduce gradients among the ranks, and apply them."""
         optimizer: Any = super()

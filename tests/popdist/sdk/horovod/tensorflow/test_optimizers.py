@@ -414,3 +414,22 @@ def test_gradients_are_not_left_alone_without_init() -> None:
         ]
         * 2
     )
+
+
+def test_an_optimizer_without_gradients_says_so() -> None:
+    def rank(me: int) -> list[Any]:
+        optimizers = [
+            hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **options)
+            for options in ({}, {"backward_passes_per_step": 2})
+        ]
+        return [
+            error_of(lambda o=optimizer: o.apply_gradients([]))
+            for optimizer in optimizers
+        ]
+
+    error = (
+        "ValueError",
+        "SGD.apply_gradients() got no gradients. Give it pairs of a gradient and a "
+        "variable: a model without trainable variables cannot be trained.",
+    )
+    assert results(2, rank) == [[error, error]] * 2
