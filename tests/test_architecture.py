@@ -51,7 +51,11 @@ STAGES = {
         ("poptorch.torch_ops", "poptorch.points"),
         ("poptorch.data",),
         ("poptorch.optim",),
-        ("poptorch.model.run_settings", "poptorch.model.forward"),
+        (
+            "poptorch.model.run_settings",
+            "poptorch.model.replica_grouping",
+            "poptorch.model.forward",
+        ),
         ("poptorch.model.update", "poptorch.model.compile"),
         ("poptorch.model.replicated_model", "poptorch.model.measurements"),
         ("poptorch.model",),

@@ -18,7 +18,7 @@ from .compile.saved_model import SavedModel
 from .forward.timing import Timing
 from .measurements import Measurements
 from .model_state import ModelState
-from .replica_grouping import PerReplicaParameters
+from .replica_grouping import PerReplicaParameters, note_read
 from .run_settings import RunSettings
 from .update.anchors import GRADIENT, UPDATED
 from .update.plain_steps import watch_plain_steps
@@ -51,7 +51,11 @@ class PoplarExecutor(Measurements):
         # programs call model.eval() between making two executors of one module.
         self._model = copy.copy(model)
         self._training = training
-        self._state = ModelState(self._model, self._options, settings, optimizer)
+        # Which parameters differ between replicas.
+        self.per_replica_params = PerReplicaParameters(model, settings)
+        self._state = ModelState(
+            *(self._model, self._options, settings, optimizer, self.per_replica_params)
+        )
         self._has_run = False
         if training:
             wrap(model, self)
@@ -65,7 +69,10 @@ class PoplarExecutor(Measurements):
     def __getattr__(self, name: str) -> Any:
         if name == "_user_model":
             raise AttributeError(name)
-        return getattr(self._user_model, name)
+        value = getattr(self._user_model, name)
+        if isinstance(value, nn.Parameter):
+            note_read(value, self, name)
+        return value
 
     @property
     def model(self) -> nn.Module:
@@ -81,11 +88,6 @@ class PoplarExecutor(Measurements):
     def _executable(self) -> Compiled | None:
         # Programs ask for it whether a model is compiled.
         return self._state.compiled
-
-    @property
-    def per_replica_params(self) -> PerReplicaParameters:
-        """Parameters that differ between replicas: none. Setting one raises Error."""
-        return PerReplicaParameters()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on all micro-batches that the inputs hold.
@@ -143,6 +145,7 @@ class PoplarExecutor(Measurements):
             Error: The model is not compiled.
         """
         compiled = self._check_compiled()
+        self.per_replica_params.check_saving()
         SavedModel(
             training=self._training,
             compiled=compiled,

@@ -23,6 +23,7 @@ from .forward.micro_batches import Inputs
 from .forward.module_buffers import ModuleBuffers
 from .forward.signature import ForwardArguments
 from .forward.training_flags import TrainingFlags
+from .replica_grouping import PerReplicaParameters
 from .replicated_model import ReplicatedModel, Training
 from .run_settings import RunSettings
 from .update.anchors import Anchors
@@ -46,8 +47,10 @@ class ModelState:
         options: Options,
         settings: RunSettings,
         optimizer: torch.optim.Optimizer | None,
+        grouped: PerReplicaParameters,
     ) -> None:
         self._module = module
+        self._grouped = grouped
         self._options = options
         self._settings = settings
         self._arguments = ForwardArguments(module.forward)
@@ -60,7 +63,7 @@ class ModelState:
         """Make the module one that is neither compiled nor loaded."""
         self.compiled: Compiled | None = None
         self.loaded: ReplicatedModel | None = None
-        self.attached = False
+        self.attached = self._grouped.frozen = False
         self.flags = TrainingFlags()
         self.buffers = ModuleBuffers(self._module, self._settings.replicas)
         self.streams = torch_streams(self._settings.random_seed)
@@ -113,10 +116,12 @@ class ModelState:
                 buffers=self.buffers,
                 attributes=attributes,
                 streams=torch_streams(self._settings.random_seed),
+                grouped=self._grouped,
                 progress=progress,
             )
             self.compiled = compilation.cached(Path(str(cached)) if cached else None)
             progress(100)
+        self._grouped.frozen = True
         attributes.keep(self.compiled.changing)
         self.attributes = attributes
         warn_of_int64(self.compiled.int64)
@@ -143,6 +148,7 @@ class ModelState:
             weights = [*self._module.parameters(), *self._module.buffers()]
             broadcast(members, [weight.detach() for weight in weights])
             self.buffers.of_replicas.reset()
+            self._grouped.check_optimizer(self._chosen_optimizer())
             update = WeightUpdate(self._chosen_optimizer(), self._parameter_names())
             self._expect_attributes_of(update.optimizer)
             training = Training(
@@ -158,6 +164,7 @@ class ModelState:
             self.attributes,
             self.streams,
             training,
+            self._grouped,
         )
         return self.loaded
 
@@ -170,6 +177,7 @@ class ModelState:
             ValueError: PopTorch does not support this variant of the optimizer.
         """
         check_supported(optimizer)
+        self._grouped.check_optimizer(optimizer)
         if self._expected is not None:
             if type(optimizer) is type(self.optimizer):
                 self._expected.check(optimizer)

@@ -1,30 +1,147 @@
-"""Weights that differ between replicas, which the emulation refuses."""
+"""Parameters with one value for each group of replicas.
+
+The first dimension of such a parameter numbers the groups, and forward() sees the row
+of its replica's group.
+"""
 
 from collections import UserDict
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import ref
 
+import torch
 from torch import nn
+from torch.func import functional_call
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..enums import CommGroupType, VariableRetrievalMode
 from ..errors import Error
+from .run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from .executor import PoplarExecutor
+
+# Its type, the number of replicas in a group, and which values come back.
+Grouping = tuple[CommGroupType, int, VariableRetrievalMode]
 
 
-class PerReplicaParameters(UserDict[str, Any]):
-    """The groupings of an executor's parameters, by their names: all are the same."""
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The groups of all replicas of the job for one parameter."""
 
-    def __setitem__(self, name: str, grouping: tuple[Any, ...]) -> None:
-        check_grouping(name, grouping[0])
+    orthogonal: bool
+    size: int
+    count: int
+
+    def group_of(self, replica: int) -> int:
+        """Return the group of a replica of the job."""
+        return replica % self.count if self.orthogonal else replica // self.size
 
 
-def check_grouping(name: str, comm_group_type: CommGroupType) -> None:
-    """Raise Error unless a parameter is to have one value on all replicas."""
-    if comm_group_type != CommGroupType.All:
-        raise Error(
-            f"{name} is to differ between replicas (replicaGrouping with "
-            f"{comm_group_type!r}), which is not emulated: all replicas share one "
-            "value of each parameter. Models split like this need collectives between "
-            "replicas in forward(), and here replicas run one after another."
-        )
+class PerReplicaParameters(UserDict[str, Grouping]):
+    """The groupings of a model's parameters, by their names."""
+
+    def __init__(self, module: nn.Module, settings: RunSettings) -> None:
+        self._module, self._settings = module, settings
+        self._groups: dict[str, _Groups] = {}
+        # Set once the model is compiled.
+        self.frozen = False
+        super().__init__()
+
+    def __setitem__(self, name: str, grouping: Grouping) -> None:
+        """Let a parameter have a value for each group of replicas.
+
+        Raises:
+            Error: The groups do not fit the replicas or the parameter, or the model is
+                compiled.
+        """
+        if self.frozen:
+            raise Error(
+                f"The model is compiled, so {name} cannot be grouped any more. Call "
+                "replicaGrouping before the first call, or destroy() the model."
+            )
+        groups = self._checked(name, *grouping)
+        self._groups.pop(name, None)
+        if groups is not None:
+            self._groups[name] = groups
+        self.data[name] = grouping
+
+    def _checked(
+        self, name: str, kind: CommGroupType, size: int, mode: VariableRetrievalMode
+    ) -> _Groups | None:
+        """Return the groups, None if all replicas are one."""
+        if kind == CommGroupType.All:
+            return None
+        settings = self._settings
+        replicas = settings.replicas * settings.instances
+        if kind == CommGroupType.NoGrouping:
+            size = 1
+        if size < 1 or replicas % size:
+            raise Error(
+                f"{name} is to have groups of {size} replicas, which must divide the "
+                f"{replicas} replicas of all instances."
+            )
+        if mode == VariableRetrievalMode.AllReplicas and size > 1:
+            raise Error(
+                f"{name} is to be retrieved from all replicas, but it holds one value "
+                "for each group. Use VariableRetrievalMode.OnePerGroup: all replicas "
+                "of a group have the same value."
+            )
+        shape, count = list(self._module.get_parameter(name).shape), replicas // size
+        if not shape or shape[0] != count:
+            raise Error(
+                f"{name} has the shape {shape}, but {replicas} replicas in groups of "
+                f"{size} are {count} groups. Give it a first dimension of {count}, "
+                "which has the value of each group."
+            )
+        return _Groups(kind == CommGroupType.Orthogonal, size, count)
+
+    def check_saving(self) -> None:
+        """Raise Error if parameters are grouped: files have no groupings."""
+        if self._groups:
+            raise Error(
+                f"{', '.join(self._groups)} differ between replicas, and a file of a "
+                "compiled model cannot hold that. Save the state_dict() instead."
+            )
+
+    def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise Error if an update of one row would depend on the others."""
+        norms = getattr(optimizer, "max_grad_norm", None)
+        if self._groups and (norms or type(optimizer).__name__ == "LAMB"):
+            raise Error(
+                f"{', '.join(self._groups)} differ between replicas, for which "
+                "poptorch.optim.LAMB and max_grad_norm are not supported: they need "
+                "norms of each replica's weights. Use another optimizer."
+            )
+
+    # Any: whatever the module's forward takes and returns.
+    def call(
+        self,
+        module: nn.Module,
+        replica: int,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Call the module with the parameters of a local replica."""
+        if not self._groups:
+            return module(*args, **kwargs)
+        number = self._settings.instance * self._settings.replicas + replica
+        rows = {
+            name: module.get_parameter(name)[groups.group_of(number)]
+            for name, groups in self._groups.items()
+        }
+        return functional_call(module, rows, args, dict(kwargs))
+
+
+# The executor that a program has last read each parameter from, and its name there.
+# Any: torch's dictionary has no types.
+_read_from: Any = WeakIdKeyDictionary()
+
+
+def note_read(parameter: nn.Parameter, executor: "PoplarExecutor", name: str) -> None:
+    """Remember the executor that a parameter is read from, for replicaGrouping."""
+    _read_from[parameter] = ref(executor), name
 
 
 def _replica_grouping(
@@ -33,8 +150,27 @@ def _replica_grouping(
     shards: int,
     variable_retrieval_mode: VariableRetrievalMode,
 ) -> None:
-    """Check that the parameter is to have one value on all replicas."""
-    check_grouping(f"A parameter of shape {list(parameter.shape)}", comm_group_type)
+    """Let the parameter have one value for each group of replicas.
+
+    Args:
+        parameter: The parameter, as an attribute of an executor.
+        comm_group_type: The order of the replicas in groups.
+        shards: How many replicas a group has.
+        variable_retrieval_mode: OnePerGroup; or AllReplicas, for groups of one.
+    """
+    reference, name = _read_from.get(parameter, (lambda: None, ""))
+    executor = reference()
+    if executor is None:
+        raise Error(
+            "replicaGrouping must be called on a parameter of a trainingModel or an "
+            "inferenceModel, as in model.weight.replicaGrouping(...). For parameters "
+            'of modules inside, use model.per_replica_params["layer.weight"] = ...'
+        )
+    executor.per_replica_params[name] = (
+        comm_group_type,
+        shards,
+        variable_retrieval_mode,
+    )
 
 
 nn.Parameter.replicaGrouping = _replica_grouping  # type: ignore[attr-defined]

@@ -30,6 +30,7 @@ from .forward.micro_batches import Inputs
 from .forward.module_buffers import ModuleBuffers
 from .forward.outputs import Outputs, refuse_backward
 from .forward.timing import Timing
+from .replica_grouping import PerReplicaParameters
 from .run_settings import RunSettings
 from .update.anchors import Anchors
 from .update.loss_scaler import LossScaler
@@ -46,6 +47,7 @@ class ReplicatedModel:
     attributes: ConstantAttributes
     streams: ReplicaStreams
     training: "Training | None"
+    grouped: PerReplicaParameters
     # The times of the last call.
     timing: Timing = field(default_factory=Timing)
 
@@ -93,11 +95,11 @@ class _Call:
 
     def run_micro_batch(self, iteration: int, step: int, replica: int) -> None:
         args, kwargs = self.inputs.micro_batch(iteration, step, replica)
-        output = self._run(args, kwargs)
+        output = self._run(replica, args, kwargs)
         self.inputs.keep_changes()
         self.outputs.add(iteration, step, replica, output)
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, replica: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run forward and, when training, backward; return the outputs."""
         model, training, source = self.model, self.model.training, self.compiled.loss
         with (
@@ -106,9 +108,9 @@ class _Call:
             self._casting(execution),
         ):
             if training is None or source is None:
-                return model.module(*args, **kwargs)
+                return model.grouped.call(model.module, replica, args, kwargs)
             with TorchLosses() if source.needs_recording else nullcontext() as losses:
-                output = model.module(*args, **kwargs)
+                output = model.grouped.call(model.module, replica, args, kwargs)
         recorded = [] if losses is None else losses.recorded
         training.backward(loss_of(source, execution, recorded, output))
         return output

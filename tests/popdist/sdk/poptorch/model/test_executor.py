@@ -472,18 +472,6 @@ def test_an_executable_is_loaded_into_a_model_like_it(tmp_path: Path) -> None:
         poptorch.load(f"{file}/none")
 
 
-def test_weights_that_differ_between_replicas_are_refused() -> None:
-    executor = poptorch.trainingModel(nn.Linear(2, 2), options(replicas=2))
-    types, mode = poptorch.CommGroupType, poptorch.VariableRetrievalMode.OnePerGroup
-
-    executor.weight.replicaGrouping(types.All, 0, mode)
-    executor.per_replica_params["weight"] = types.All, 0, mode
-    with pytest.raises(poptorch.Error, match=r"shape \[2, 2\] is to differ between"):
-        executor.weight.replicaGrouping(types.NoGrouping, 0, mode)
-    with pytest.raises(poptorch.Error, match="bias is to differ between replicas"):
-        executor.per_replica_params.update(bias=(types.Consecutive, 2, mode))
-
-
 def test_attention_takes_a_half_mask() -> None:
     class Attention(nn.Module):
         def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ from ..forward.losses import LossSource, TorchLosses, find_loss
 from ..forward.micro_batches import Inputs
 from ..forward.module_buffers import ModuleBuffers
 from ..forward.signature import Signature
+from ..replica_grouping import PerReplicaParameters
 from ..run_settings import RunSettings
 from .executable_cache import key_of, read_or_make
 from .graph_search import GraphSearch
@@ -75,6 +76,7 @@ class Compilation:
     buffers: ModuleBuffers
     attributes: ConstantAttributes
     streams: ReplicaStreams
+    grouped: PerReplicaParameters
     progress: Callable[[int], object]
 
     def cached(self, cache: Path | None) -> Compiled:
@@ -130,7 +132,7 @@ class Compilation:
         ):
             self.streams.begin(0)
             with TorchLosses() as recorder:
-                output = self.module(*args, **kwargs)
+                output = self.grouped.call(self.module, 0, args, kwargs)
             self.progress(50)
             check_buffers(settings.broadcast_buffers and settings.training)
             loss = None
@@ -159,7 +161,8 @@ class Compilation:
             for leaf in self.inputs.leaves
         ]
         signature = self.inputs.signature()
-        return key_of(self.module, signature, alike, placement, stages, leaves)
+        groups = dict(self.grouped)
+        return key_of(self.module, signature, alike, placement, stages, leaves, groups)
 
 
 def _check_ipus(execution: Execution, settings: RunSettings) -> int:

@@ -1,0 +1,191 @@
+"""Weights of which each group of replicas has its own value."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from poptorch_models import options
+from torch import nn
+
+import popdist.poptorch
+import poptorch
+from tests.popdist.sdk.torch_instances import results
+
+TYPES = poptorch.CommGroupType
+ONE, ALL = (
+    poptorch.VariableRetrievalMode.OnePerGroup,
+    poptorch.VariableRetrievalMode.AllReplicas,
+)
+# The group of each of 4 replicas, in groups of 2 or of 1.
+GROUPS = {
+    TYPES.Consecutive: [0, 0, 1, 1],
+    TYPES.Orthogonal: [0, 1, 0, 1],
+    TYPES.NoGrouping: [0, 1, 2, 3],
+}
+
+
+class Split(nn.Module):
+    """Has a weight and a bias of each group, and a weight that all replicas share."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.weight = nn.Parameter(torch.randn(groups, 3, 2))
+        self.inner = nn.Linear(2, 2)
+        self.inner.bias = nn.Parameter(torch.randn(groups, 2))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.inner(x @ self.weight).tanh()
+        return y, poptorch.identity_loss(y**2, "mean")
+
+
+def settings_of(replicas: int) -> poptorch.Options:
+    made = options(replicas, accumulation=2)
+    return made.outputMode(poptorch.OutputMode.All)
+
+
+def grouped(model: nn.Module, kind: poptorch.CommGroupType, made: Any) -> Any:
+    optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
+    executor = poptorch.trainingModel(model, made, optimizer)
+    executor.weight.replicaGrouping(kind, 2, ONE)
+    executor.per_replica_params["inner.bias"] = kind, 2, ONE
+    return executor
+
+
+def batches() -> torch.Tensor:
+    """Return the inputs of 3 calls: 2 steps of 4 replicas, with 5 rows each."""
+    return torch.randn(3, 2, 4, 5, 3, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_replicas_train_the_weights_of_their_group(kind: Any) -> None:
+    groups = GROUPS[kind]
+    model = Split(len(set(groups)))
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(plain.parameters(), 0.5, momentum=0.9)
+    executor = grouped(model, kind, settings_of(4))
+
+    for inputs in batches():
+        outputs, losses = executor(inputs.flatten(0, 2))
+        expected = []
+        optimizer.zero_grad()
+        for step in range(2):
+            for replica, group in enumerate(groups):
+                y = inputs[step, replica] @ plain.weight[group]
+                y = (y @ plain.inner.weight.T + plain.inner.bias[group]).tanh()
+                expected.append(y.detach())
+                # A mean over all micro-batches, also those of other groups.
+                ((y**2).mean() / 8).backward()
+        optimizer.step()
+        torch.testing.assert_close(outputs, torch.cat(expected))
+        assert losses.shape == (8,)
+
+    for name, value in plain.named_parameters():
+        torch.testing.assert_close(model.get_parameter(name), value)
+    assert len({tuple(row.ravel().tolist()) for row in model.weight}) == len(
+        set(groups)
+    )
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_instances_train_as_one_does_to_the_bit(kind: Any) -> None:
+    def trained(first: int, replicas: int, made: Any) -> Any:
+        model = Split(len(set(GROUPS[kind])))
+        executor = grouped(model, kind, made)
+        for inputs in batches():
+            executor(inputs[:, first : first + replicas].flatten(0, 2))
+        return {name: value.tolist() for name, value in model.state_dict().items()}
+
+    def instance(index: int) -> Any:
+        made = popdist.poptorch.Options()
+        made.showCompilationProgressBar(False).Training.gradientAccumulation(2)
+        return trained(2 * index, 2, made)
+
+    alone = trained(0, 4, settings_of(4))
+
+    assert results((2, 2), instance) == [alone] * 2
+
+
+def test_inference_uses_the_weights_of_the_replica() -> None:
+    model = Split(4)
+    executor = poptorch.inferenceModel(model, options(4))
+    for name in ("weight", "inner.bias"):
+        executor.per_replica_params[name] = TYPES.NoGrouping, 0, ALL
+    x = batches()[0, 0].flatten(0, 1)
+
+    found = executor(x)[0].view(4, 5, 2)
+
+    for replica in range(4):
+        y = x.view(4, 5, 3)[replica] @ model.weight[replica]
+        expected = (y @ model.inner.weight.T + model.inner.bias[replica]).tanh()
+        torch.testing.assert_close(found[replica], expected)
+
+
+def test_optimizer_states_have_the_values_of_all_groups() -> None:
+    model = Split(2)
+    optimizer = poptorch.optim.AdamW(model.parameters(), 0.1)
+    executor = poptorch.trainingModel(model, settings_of(4), optimizer)
+    for name in ("weight", "inner.bias"):
+        executor.per_replica_params[name] = TYPES.Orthogonal, 2, ONE
+    executor(batches()[0].flatten(0, 2))
+
+    state = optimizer.state_dict()["ipu_state"]
+
+    assert state["Accl1___weight"].shape == (2, 3, 2)
+
+
+def test_all_replicas_together_are_no_groups() -> None:
+    model = nn.Linear(2, 2)
+    executor = poptorch.inferenceModel(model, options(2))
+    executor.weight.replicaGrouping(TYPES.All, 0, ONE)
+
+    assert executor(torch.ones(4, 2)).equal(model(torch.ones(4, 2)))
+    assert executor.per_replica_params == {"weight": (TYPES.All, 0, ONE)}
+
+
+def test_groups_that_do_not_fit_are_refused() -> None:
+    model = Split(2)
+    executor = poptorch.inferenceModel(model, options(4))
+    parameter: Any = executor.weight
+
+    with pytest.raises(
+        poptorch.Error, match=r"groups of 3 replicas, which must divide"
+    ):
+        parameter.replicaGrouping(TYPES.Consecutive, 3, ONE)
+    with pytest.raises(
+        poptorch.Error,
+        match=r"weight has the shape \[2, 3, 2\], but 4 replicas in groups of 1 are 4 "
+        r"groups\. Give it a first dimension of 4",
+    ):
+        parameter.replicaGrouping(TYPES.NoGrouping, 0, ONE)
+    with pytest.raises(poptorch.Error, match=r"Use Var\w+Mode\.OnePerGroup"):
+        parameter.replicaGrouping(TYPES.Consecutive, 2, ALL)
+    inside: Any = executor.inner.bias
+    with pytest.raises(poptorch.Error, match="must be called on a parameter of a tra"):
+        inside.replicaGrouping(TYPES.Consecutive, 2, ONE)
+    executor.per_replica_params.update(
+        dict.fromkeys(("weight", "inner.bias"), (TYPES.Consecutive, 2, ONE))
+    )
+    executor.compile(torch.ones(4, 3))
+    with pytest.raises(poptorch.Error, match="compiled, so weight cannot be grouped"):
+        parameter.replicaGrouping(TYPES.Consecutive, 2, ONE)
+    with pytest.raises(poptorch.Error, match=r"Save the state_dict\(\) instead"):
+        executor.save("file")
+    executor.destroy()
+    parameter.replicaGrouping(TYPES.Orthogonal, 2, ONE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [(poptorch.optim.LAMB, {}), (poptorch.optim.AdamW, {"max_grad_norm": 1.0})],
+)
+def test_norms_over_all_groups_are_refused(kind: Any, arguments: Any) -> None:
+    model = Split(2)
+    optimizer = kind(model.parameters(), 0.1, **arguments)
+    executor = poptorch.trainingModel(model, settings_of(4), optimizer)
+    for name in ("weight", "inner.bias"):
+        executor.per_replica_params[name] = TYPES.Orthogonal, 2, ONE
+
+    with pytest.raises(poptorch.Error, match=r"weight, inner.bias differ between repl"):
+        executor(batches()[0].flatten(0, 2))
