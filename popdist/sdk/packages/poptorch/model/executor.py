@@ -71,7 +71,7 @@ class PoplarExecutor(Measurements):
             raise AttributeError(name)
         value = getattr(self._user_model, name)
         if isinstance(value, nn.Parameter):
-            note_read(value, self, name)
+            note_read(value, self.per_replica_params, name)
         return value
 
     @property

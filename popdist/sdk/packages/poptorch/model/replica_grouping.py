@@ -7,7 +7,7 @@ of its replica's group.
 from collections import UserDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 import torch
@@ -18,9 +18,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ..enums import CommGroupType, VariableRetrievalMode
 from ..errors import Error
 from .run_settings import RunSettings
-
-if TYPE_CHECKING:
-    from .executor import PoplarExecutor
 
 # Its type, the number of replicas in a group, and which values come back.
 Grouping = tuple[CommGroupType, int, VariableRetrievalMode]
@@ -134,14 +131,17 @@ class PerReplicaParameters(UserDict[str, Grouping]):
         return functional_call(module, rows, args, dict(kwargs))
 
 
-# The executor that a program has last read each parameter from, and its name there.
+# The groupings of the executor that a program has last read each parameter from, and
+# the parameter's name there.
 # Any: torch's dictionary has no types.
 _read_from: Any = WeakIdKeyDictionary()
 
 
-def note_read(parameter: nn.Parameter, executor: "PoplarExecutor", name: str) -> None:
+def note_read(
+    parameter: nn.Parameter, groupings: PerReplicaParameters, name: str
+) -> None:
     """Remember the executor that a parameter is read from, for replicaGrouping."""
-    _read_from[parameter] = ref(executor), name
+    _read_from[parameter] = ref(groupings), name
 
 
 def _replica_grouping(
@@ -159,18 +159,14 @@ def _replica_grouping(
         variable_retrieval_mode: OnePerGroup; or AllReplicas, for groups of one.
     """
     reference, name = _read_from.get(parameter, (lambda: None, ""))
-    executor = reference()
-    if executor is None:
+    groupings = reference()
+    if groupings is None:
         raise Error(
             "replicaGrouping must be called on a parameter of a trainingModel or an "
             "inferenceModel, as in model.weight.replicaGrouping(...). For parameters "
             'of modules inside, use model.per_replica_params["layer.weight"] = ...'
         )
-    executor.per_replica_params[name] = (
-        comm_group_type,
-        shards,
-        variable_retrieval_mode,
-    )
+    groupings[name] = comm_group_type, shards, variable_retrieval_mode
 
 
 nn.Parameter.replicaGrouping = _replica_grouping  # type: ignore[attr-defined]
