@@ -26,20 +26,9 @@ def start_links(members: tuple[int, ...]) -> None:
     Args:
         members: The instances to name in errors, including this one.
     """
-    place, settings = STATE.job.place, STATE.settings
-    if place.on_one_host:
+    if STATE.job.place.on_one_host:
         return
     # Not above, as in host_numbers().
     from popdist.engine.hosts.meeting import MeetOverHosts
-    from popdist.engine.shm.arena import Meeting
 
-    meeting = Meeting(
-        "",
-        members.index(place.rank),
-        members,
-        settings.timeout,
-        settings.stall,
-        STATE.known_pidfds(),
-        STATE.job.ended_file,
-    )
-    MeetOverHosts(meeting, STATE.job_hosts()).world()
+    MeetOverHosts(STATE.meeting_of("", members), STATE.job_hosts()).world()

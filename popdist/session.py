@@ -8,7 +8,7 @@ import atexit
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from threading import Lock, active_count
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from popdist.engine.group import Group
     from popdist.engine.hosts.tcp.listener import TcpRoot
     from popdist.engine.hosts.world import JobHosts
-    from popdist.engine.meet.group_name import GroupName
+    from popdist.engine.meet.meeting import Meeting
     from popdist.engine.meet.pidfds import Pidfd
     from popdist.engine.transport import Transport
     from popdist.recorder import ProcessRecorder
@@ -150,67 +150,51 @@ class Session:
         )
         return Group.over(endpoint, algorithm=self.settings.algorithm)
 
-    def new_group(
-        self,
-        name: "GroupName",
-        rank: int,
-        numbers: Sequence[int],
-        *,
-        timeout: float,
-        stall: float | None = None,
-        known: "Mapping[int, Pidfd]",
-        ended_file: str = "",
-        are_instances: bool = False,
-    ) -> "Group":
+    def new_group(self, meeting: "Meeting", *, are_instances: bool = False) -> "Group":
         """Return a new group of processes that the program itself numbers.
 
         All of them must call it, with the same name, and it blocks until they have.
 
         Args:
-            rank: This process among them.
-            numbers: The numbers of the processes in errors, by rank.
             are_instances: The numbers are indices of the job's instances, which may be
                 on several hosts; otherwise all processes are on this host.
-            timeout: Replaces the timeout of the user's settings.
-            stall: The same for how long a call waits before it is reported.
-            known: A pidfd of each process that this one knows, by its number.
-            ended_file: The launcher's file of ended processes: see Job.ended_file_of().
         """
         # Not above, as in group().
         from popdist.engine.group import Group
 
-        size = len(numbers)
+        rank, size = meeting.rank, meeting.size
         local = Place(rank=rank, size=size, local_rank=rank, local_size=size)
-        transport = self._meet(
-            "",
-            self.job.place if are_instances and size > 1 else local,
-            *(name, rank, numbers),
-            timeout=timeout,
-            stall=self.settings.stall if stall is None else stall,
-            known=known,
-            ended_file=ended_file,
-        )
+        place = self.job.place if are_instances and size > 1 else local
+        transport = self._meet("", place, meeting)
         return Group(transport, algorithm=self.settings.algorithm)
+
+    def meeting_of(self, purpose: str, members: tuple[int, ...]) -> "Meeting":
+        """Return what this process needs to meet these instances of the job."""
+        # Not above, as in group().
+        from popdist.engine.meet.meeting import Meeting
+
+        return Meeting(
+            name=self.job.group_name(purpose, members),
+            rank=members.index(self.job.place.rank),
+            instances=members,
+            timeout=self.settings.timeout,
+            stall=self.settings.stall,
+            known=self.known_pidfds(),
+            ended_file=self.job.ended_file,
+        )
 
     def _make(self, purpose: str, members: tuple[int, ...]) -> "Endpoint":
         # Not above, as in group().
         from popdist.engine.endpoint import Endpoint
 
-        place, settings = self.job.place, self.settings
+        place = self.job.place
         if len(members) > 1:
             self._claim.acquire(self.job.shared_name, place.rank)
+        else:
+            place = Place()
         try:
-            transport = self._meet(
-                purpose,
-                place if len(members) > 1 else Place(),
-                self.job.group_name(purpose, members),
-                members.index(place.rank),
-                members,
-                timeout=settings.timeout,
-                stall=settings.stall,
-                known=self.known_pidfds(),
-                ended_file=self.job.ended_file,
-            )
+            meeting = self.meeting_of(purpose, members)
+            transport = self._meet(purpose, place, meeting)
         except BaseException:
             with self._lock:
                 if not self._endpoints:
@@ -226,29 +210,24 @@ class Session:
             self._forget_closed()
         return endpoint
 
-    # Any, because MeetMembers has the types.
-    def _meet(
-        self, purpose: str, place: Place, *members: Any, ended_file: str, **others: Any
-    ) -> "Transport":
+    def _meet(self, purpose: str, place: Place, meeting: "Meeting") -> "Transport":
         """Return a new transport, for which this process meets the other members.
 
         Args:
             place: The place of this process in the set that the transport must reach.
-            members: The positional arguments of MeetMembers, before keywords of it.
         """
         # Not above, as in group().
         from popdist.engine._core import simd_levels
         from popdist.engine.endpoint import wait_for_lost_at_exit
 
         self.settings.check_level(simd_levels())
-        transport = meet_members_of(place, self.job_hosts)(
-            *members, simd=self.settings.simd, ended_file=ended_file, **others
-        )
+        meet_members = meet_members_of(place, self.job_hosts)
+        transport = meet_members(meeting, simd=self.settings.simd)
         if self.recorder is not None:
             self.recorder.add_group(transport, purpose)
         # On several hosts, the thread of the links waits.
-        if ended_file and self.job.place.on_one_host:
-            wait_for_lost_at_exit(self.job.place.rank, ended_file)
+        if meeting.ended_file and self.job.place.on_one_host:
+            wait_for_lost_at_exit(self.job.place.rank, meeting.ended_file)
         return transport
 
     def _forget_closed(self) -> None:

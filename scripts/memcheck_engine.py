@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from popdist.engine.group import Group
+from popdist.engine.meet.meeting import Meeting
 from popdist.engine.shm.shm_transport import ShmTransport
 from popdist.engine.spec.dtypes import code_of
 from popdist.engine.tuning import Tuning
@@ -102,10 +103,8 @@ def as_members(name: str) -> int:
     os.pidfd_open = lambda pid, flags=0: os.dup(SILENT)
     child = os.fork()
     rank = 0 if child else 1
-    transport = ShmTransport.meet(
-        name, rank, range(len(REPLICAS)), timeout=LONG, stall=LONG, tuning=TUNING
-    )
-    group = Group(transport, replicas=REPLICAS)
+    meeting = Meeting(name, rank, range(len(REPLICAS)), LONG, LONG)
+    group = Group(ShmTransport.meet(meeting, tuning=TUNING), replicas=REPLICAS)
     for dtype in DTYPES:
         for length in LENGTHS:
             every_operation(group, np.dtype(dtype), length)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from popdist.engine.meet.group_name import address_of
 from popdist.engine.meet.joiner import Joiner
+from popdist.engine.meet.messages import Member
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,7 +28,9 @@ STACKS = (
 # What every member runs. Its own lines take the place of BODY.
 PROGRAM = """
 import os, resource, signal, sys, time
+from popdist.engine import meet
 from popdist.engine.meet import leader
+from popdist.engine.meet.meeting import Meeting
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.shm import arena
 from popdist.errors import PeerLostError, PopdistError
@@ -40,9 +43,9 @@ leader.LINGER = 1000
 def initialise(memory):
     memory[:5] = b"hello"
 
-def join(nbytes=65536, layout=b"one", memory=None, **changes):
+def join(nbytes=65536, layout="one", memory=None, **changes):
     settings = dict(instances=range(size), timeout=200, stall=200)
-    meeting = arena.Meeting(name, rank, **settings | changes)
+    meeting = Meeting(name, rank, **settings | changes)
     memory = memory or (lambda pids: arena.Memory(nbytes, (0, 0), initialise))
     return arena.share_arena(meeting, memory, layout)
 
@@ -64,7 +67,7 @@ def report_hellos(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     enter = Joiner.enter
 
-    def enter_and_report(joiner: Joiner) -> None:
+    def enter_and_report(joiner: Joiner) -> tuple[int, list[Member]]:
         os.write(descriptor, b".")
         return enter(joiner)
 

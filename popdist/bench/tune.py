@@ -140,14 +140,7 @@ def _connection(comm: Communicator) -> Connect:
         count += 1
         # A new name for each group: members meet by it.
         name = f"{STATE.job.shared_name}.tune{count}" if comm.size > 1 else ""
-        transport = ShmTransport.meet(
-            name,
-            comm.rank,
-            STATE.job.members,
-            timeout=STATE.settings.timeout,
-            stall=STATE.settings.stall,
-            tuning=tuning,
-        )
-        return Group(transport)
+        meeting = STATE.meeting_of("tune", STATE.job.members)._replace(name=name)
+        return Group(ShmTransport.meet(meeting, tuning=tuning))
 
     return connect

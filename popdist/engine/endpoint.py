@@ -13,7 +13,7 @@ from functools import cache
 from time import monotonic, sleep
 
 from popdist.engine.failures import lost_by, unusable
-from popdist.engine.meet.members import read_ended
+from popdist.engine.meet.meeting import read_ended
 from popdist.engine.transport import Transport
 from popdist.engine.worker import Worker
 

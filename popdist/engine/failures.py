@@ -249,6 +249,20 @@ def unusable(ending: Ending | None, instances: Sequence[int]) -> PopdistError:
     )
 
 
+def unusable_because(
+    why: PopdistError, ending: Ending, instances: Sequence[int]
+) -> PopdistError:
+    """Return the error for a call to a group that has ended, with its first error.
+
+    The first one may be in a handle, and the program has not waited for it yet.
+    """
+    error = unusable(ending, instances)
+    error.__cause__ = why
+    if isinstance(why, PeerLostError) and isinstance(error, GroupUnusableError):
+        error.instances = why.instances
+    return error
+
+
 def describe_call(call: Described, instances: Sequence[object]) -> str:
     """Return the description of a call: "all_reduce (sum) of 10 float32".
 

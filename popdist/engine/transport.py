@@ -5,7 +5,7 @@ lengths and codes only.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from popdist.engine import _core
 from popdist.engine.call_table import CallFields, EngineCall
-from popdist.engine.meet.group_name import GroupName
+from popdist.engine.meet.meeting import Meeting
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.engine.rows import Pair, Rows
 from popdist.engine.spec.dtypes import name_of
@@ -316,29 +316,9 @@ def _check_bytes(which: str, rows: Rows, nbytes: int) -> None:
 class MeetMembers(Protocol):
     """A function that makes a transport."""
 
-    def __call__(
-        self,
-        name: GroupName,
-        rank: int,
-        instances: Sequence[int],
-        *,
-        timeout: float,
-        stall: float,
-        simd: str | None,
-        known: Mapping[int, Pidfd],
-        ended_file: str,
-    ) -> Transport:
+    def __call__(self, meeting: Meeting, *, simd: str | None) -> Transport:
         """Meet the other members, and return when all have come.
 
         Args:
-            name: The same on all members, and unique among groups.
-            rank: This member.
-            instances: The numbers of the members in errors, by rank.
-            timeout: For how many seconds a call waits for the others.
-            stall: After how many seconds the member that it waits for is named.
             simd: The level of the processor's instructions to use; None for the best.
-            known: A pidfd of each instance that this process knows from another
-                group. The end of one of these is noticed even before it has come.
-            ended_file: The launcher appends the numbers of ended instances to this
-                file, one to a line; empty where the launcher does not.
         """

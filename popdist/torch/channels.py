@@ -21,6 +21,7 @@ from popdist.engine.calls import array_rows
 from popdist.engine.group import Group
 from popdist.engine.handle import Handle, Helper
 from popdist.engine.meet.deadlines import report
+from popdist.engine.meet.meeting import Meeting
 from popdist.engine.rows import row_of
 from popdist.errors import CollectiveAbortedError
 from popdist.session import STATE
@@ -230,15 +231,15 @@ class Channels:
             self._check_open()
             return name
 
-        group = STATE.new_group(
-            name if self.rank == source else name_while_open,
-            0 if self.rank == source else 1,
-            ranks,
+        meeting = Meeting(
+            name=name if self.rank == source else name_while_open,
+            rank=0 if self.rank == source else 1,
+            instances=ranks,
             timeout=_NEVER_SECONDS,
             stall=_NEVER_SECONDS,
-            known={r: self._known[r] for r in ranks if r in self._known},
-            are_instances=self._are_instances,
+            known=self._known,
         )
+        group = STATE.new_group(meeting, are_instances=self._are_instances)
         if self.rank == to:
             with self._changed:
                 if self._closed:

@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -35,10 +35,9 @@ from popdist.engine.failures import (
 from popdist.engine.handle import Helper
 from popdist.engine.meet import rendezvous
 from popdist.engine.meet.deadlines import report
-from popdist.engine.meet.group_name import GroupName
-from popdist.engine.meet.members import Roster
-from popdist.engine.meet.messages import Hello, Member
-from popdist.engine.meet.pidfds import Pidfd, started, watch
+from popdist.engine.meet.meeting import Meeting
+from popdist.engine.meet.messages import Member
+from popdist.engine.meet.pidfds import Pidfd, watch
 from popdist.engine.rows import Rows
 from popdist.engine.spec import reference
 from popdist.engine.spec.dtypes import dtype_of, item_bytes_of, reduction_name_of
@@ -385,32 +384,11 @@ class UnixTransport(ExchangingTransport):
     """Carries rows among processes of one host, over a socket for each pair of them."""
 
     @classmethod
-    def meet(
-        cls,
-        name: GroupName,
-        rank: int,
-        instances: Sequence[int],
-        *,
-        timeout: float = 1800.0,
-        stall: float = 60.0,
-        known: Mapping[int, Pidfd] | None = None,
-        ended_file: str = "",
-        **_: Any,
-    ) -> Self:
-        member = cls(rank, instances, timeout, stall)
-        here = Member(pid=os.getpid(), started=started(os.getpid()))
-        hello = Hello(rank=rank, size=len(instances), member=here, layout=b"unix")
-        pidfds = [known[i].fileno() if known and i in known else -1 for i in instances]
-        if len(instances) > 1:
-            rendezvous(
-                name,
-                hello,
-                Roster(instances, pidfds, ended_file),
-                offer=member._offer,
-                attach=member._attach,
-                timeout=timeout,
-                stall=stall,
-            )
+    def meet(cls, meeting: Meeting, **_: Any) -> Self:
+        rank, instances = meeting.rank, meeting.instances
+        member = cls(rank, instances, meeting.timeout, meeting.stall)
+        if meeting.size > 1:
+            rendezvous(meeting, "unix", offer=member._offer, attach=member._attach)
         member._connect()
         for peer in member._sockets:
             Helper(target=member._listen, args=(peer,), daemon=True).start()
@@ -430,14 +408,13 @@ class UnixTransport(ExchangingTransport):
     def disown(self) -> None:
         super().close()
 
-    def _offer(self, members: Sequence[Member]) -> list[int]:
+    def _offer(self, members: Sequence[Member]) -> int:
         secret = os.memfd_create("secret")
         os.write(secret, os.urandom(16))
-        return [secret]
+        return secret
 
-    def _attach(self, fds: Sequence[int], members: Sequence[Member]) -> None:
+    def _attach(self, secret: int, members: Sequence[Member]) -> None:
         """Listen for those of higher ranks; once all do so, they connect."""
-        [secret] = fds
         self._address = f"\0{os.pread(secret, 16, 0).hex()} "
         os.close(secret)
         self._listener.bind(f"{self._address}{self.rank}")

@@ -15,16 +15,17 @@ from popdist.engine.failures import (
     fields_of,
     name_instances,
     unusable,
+    unusable_because,
 )
 from popdist.engine.hosts.layout import Layout
 from popdist.engine.hosts.links import LinkError
 from popdist.engine.hosts.world import World
 from popdist.engine.meet.deadlines import report
+from popdist.engine.meet.meeting import Meeting
 from popdist.engine.shm.shm_member import ShmMember, check_seconds
 from popdist.engine.spec.operations import Described, Operation, Status
 from popdist.errors import (
     CollectiveAbortedError,
-    GroupUnusableError,
     PeerLostError,
     PopdistError,
 )
@@ -46,8 +47,7 @@ class HostsMember:
         *,
         uid: str,
         tags: Sequence[int],
-        timeout: float,
-        stall: float,
+        meeting: Meeting,
     ) -> None:
         """Take part in a group after its members have met.
 
@@ -57,14 +57,15 @@ class HostsMember:
             tags: From which tag on each member receives messages of the group.
         """
         self.world, self.local, self.layout = world, local, layout
-        self.comm = local.comm
+        self.comm, self.arena = local.comm, local.arena
+        self.host_of: Sequence[int] | None = layout.host_of
         self.rank, self.instances = layout.rank, layout.instances
         # The names of the members in errors.
         self.names = tuple(
             f"{instance} on {world.names[instance]}" for instance in layout.instances
         )
-        self.uid = uid
-        self._timeout, self._stall = timeout, stall
+        self.identity = uid
+        self._timeout, self._stall = meeting.timeout, meeting.stall
         # After how many calls other members have left the group, and when that was
         # known here.
         self._left: dict[int, tuple[int, float]] = {}
@@ -79,7 +80,7 @@ class HostsMember:
         # The local member must not keep this one alive.
         local.note_missing = lambda members: known.tell_missing(members)
         self.comm.explain_by(lambda: known.failure())
-        self.set_timeout(timeout)
+        self.set_timeout(meeting.timeout)
         hosts = world.links.table, self.rank, layout.host_of
         self.comm.connect_hosts(*hosts, self.instances, tags, known)
         world.pidfds |= local.arena.watching()
@@ -142,7 +143,9 @@ class HostsMember:
             self._asked_at = now
             with suppress(LinkError):
                 if self.world.may_reach(instance):
-                    self.world.mail.send(instance, {"kind": "asks", "about": self.uid})
+                    self.world.mail.send(
+                        instance, {"kind": "asks", "about": self.identity}
+                    )
         return False
 
     def _report_after(self) -> float:
@@ -167,7 +170,7 @@ class HostsMember:
         if not members or present[0] != self.rank or self._closed:
             return
         ranks = [here[q] for q in members]
-        message = {"kind": "missing", "group": self.uid, "call": self.calls}
+        message = {"kind": "missing", "group": self.identity, "call": self.calls}
         with suppress(LinkError):
             for peer in self.layout.reachable:
                 if self.world.may_reach(self.instances[peer]):
@@ -244,11 +247,7 @@ class HostsMember:
         if not self._reported:
             self._reported = True
             return why
-        error = unusable(ending, self.instances)
-        error.__cause__ = why
-        if isinstance(why, PeerLostError) and isinstance(error, GroupUnusableError):
-            error.instances = why.instances
-        return error
+        return unusable_because(why, ending, self.instances)
 
     def end(self, error: PopdistError) -> None:
         """End the group: all members get this error."""
@@ -268,6 +267,9 @@ class HostsMember:
         )
         missing = self._missing()
         self.end(explain(ending, self.instances, self._timeout, self.names, missing))
+
+    def allocate(self, nbytes: int) -> None:
+        """Return None: members on different hosts share no memory."""
 
     def give_up(self, what: str, error: BaseException) -> None:
         """End the group for all, because of an error between the steps of a call."""
@@ -316,12 +318,12 @@ class HostsMember:
         self.world.mourners.discard(self._note_death)
         message = {
             "kind": "left",
-            "group": self.uid,
+            "group": self.identity,
             "rank": self.rank,
             "calls": self.calls,
             "ends": self.world.ends,
         }
-        self.world.leavings[self.uid] = message
+        self.world.leavings[self.identity] = message
         here = [peer for peer in self.layout.local_ranks if peer != self.rank]
         with suppress(LinkError):
             for peer in (*self.layout.reachable, *here):
@@ -332,13 +334,13 @@ class HostsMember:
     def look(self) -> None:
         """Process the messages about this group; any thread may call it."""
         mail = self.world.mail
-        for message in mail.of("left", self.uid):
+        for message in mail.of("left", self.identity):
             told = message["calls"], monotonic()
             self._left.setdefault(message["rank"], told)
             self.world.note_leaving(message["from"], ends=message["ends"])
-        for message in mail.of("missing", self.uid):
+        for message in mail.of("missing", self.identity):
             self._missing_elsewhere = message["call"], message["ranks"]
-        for message in mail.of("ended", self.uid):
+        for message in mail.of("ended", self.identity):
             self._told = True
             self.comm.end(*ErrorFields(*message["error"]))
 
@@ -395,7 +397,7 @@ class HostsMember:
         if self._told:
             return
         self._told = True
-        message = {"kind": "ended", "group": self.uid, "error": fields_of(error)}
+        message = {"kind": "ended", "group": self.identity, "error": fields_of(error)}
         with suppress(LinkError):
             for peer in self.layout.reachable:
                 if self.world.may_reach(self.instances[peer]):

@@ -18,8 +18,7 @@ from popdist.engine.handle import Helper
 from popdist.engine.hosts.mpi.links import connect, end_before_destructors
 from popdist.engine.hosts.tcp.links import TcpLinks
 from popdist.engine.hosts.world import JobHosts, World
-from popdist.engine.meet.deadlines import Deadline
-from popdist.engine.meet.members import Roster, name_instances, read_ended
+from popdist.engine.meet.meeting import Meeting, name_instances, read_ended
 from popdist.errors import ArenaError, PeerLostError, PopdistError
 
 # How long the thread sleeps between two looks for messages. Deaths must be detected
@@ -48,7 +47,7 @@ class _LinksThread:
         # Whether they may not be used any more; whether the end of all is waited for.
         self._finalised = self._meets = False
 
-    def start(self, job_hosts: JobHosts, deadline: Deadline, roster: Roster) -> World:
+    def start(self, job_hosts: JobHosts, meeting: Meeting) -> World:
         """Return the world, once all processes of the job have come to this."""
         with self.lock:
             if self._thread is None:
@@ -66,10 +65,11 @@ class _LinksThread:
             f"{job_hosts.size} instances of the job take part: call hvd.init() in each "
             "of them, or make a group of all of them first."
         )
+        deadline = meeting.deadline()
         while not self._begun.wait(0.05):
-            roster.check()
-            roster.check_file()
-            absent = read_ended(roster.ended_file)
+            meeting.check()
+            meeting.check_file()
+            absent = read_ended(meeting.ended_file)
             if absent:
                 they = name_instances(sorted(absent)).capitalize()
                 raise PeerLostError(
@@ -211,7 +211,7 @@ def _medium_of(job_hosts: JobHosts) -> str:
 _thread = _LinksThread()
 
 
-def start(job_hosts: JobHosts, deadline: Deadline, roster: Roster) -> World:
+def start(job_hosts: JobHosts, meeting: Meeting) -> World:
     """Return the linked instances, once all processes of the job have come to this.
 
     Raises:
@@ -221,7 +221,7 @@ def start(job_hosts: JobHosts, deadline: Deadline, roster: Roster) -> World:
     """
     if _thread.world is not None:
         return _thread.world
-    return _thread.start(job_hosts, deadline, roster)
+    return _thread.start(job_hosts, meeting)
 
 
 def started() -> World:

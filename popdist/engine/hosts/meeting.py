@@ -12,9 +12,8 @@ from popdist.engine.hosts.layout import Layout
 from popdist.engine.hosts.links_thread import start
 from popdist.engine.hosts.world import JobHosts, World
 from popdist.engine.meet.deadlines import Deadline
-from popdist.engine.meet.members import Roster
+from popdist.engine.meet.meeting import Meeting
 from popdist.engine.meet.pidfds import lost
-from popdist.engine.shm.arena import Meeting
 from popdist.engine.shm.shm_member import ShmMember
 from popdist.engine.tuning import Tuning
 from popdist.errors import MismatchError, PopdistError
@@ -32,9 +31,6 @@ class MeetOverHosts:
         self.rank, self.instances = meeting.rank, tuple(meeting.instances)
         self._meeting, self._hosts = meeting, job_hosts
         self._name = meeting.name
-        known = meeting.known or {}
-        pidfds = [known[i].fileno() if i in known else -1 for i in self.instances]
-        self._roster = Roster(self.instances, pidfds, meeting.ended_file)
         self._world: World | None = None
 
     def hosts(self) -> list[int]:
@@ -45,7 +41,7 @@ class MeetOverHosts:
     def world(self) -> World:
         """Return the linked instances, once all of the job have started links."""
         if self._world is None:
-            self._world = start(self._hosts, self._deadline(), self._roster)
+            self._world = start(self._hosts, self._meeting)
             self._world.ended_file = self._meeting.ended_file
         return self._world
 
@@ -60,13 +56,7 @@ class MeetOverHosts:
             begin = world.new_tag(_core.MESSAGE_KINDS)
             uid, tags = self._meet_all(world, layout, local, begin)
             return HostsMember(
-                world,
-                local,
-                layout,
-                uid=uid,
-                tags=tags,
-                timeout=self._meeting.timeout,
-                stall=self._meeting.stall,
+                world, local, layout, uid=uid, tags=tags, meeting=self._meeting
             )
         except BaseException:
             local.close()
@@ -96,7 +86,7 @@ class MeetOverHosts:
         if self.rank == 0:
             return self._lead(world, local, group, hello)
         world.mail.send(self.instances[0], hello)
-        deadline = self._deadline()
+        deadline = self._meeting.deadline()
         for pause in _pauses():
             for answer in world.mail.of("welcome", group):
                 if answer["to"] == begin:
@@ -111,7 +101,7 @@ class MeetOverHosts:
         self, world: World, local: ShmMember, group: str, own: dict[str, Any]
     ) -> tuple[str, list[int]]:
         hellos = {0: own}
-        deadline, size = self._deadline(), len(self.instances)
+        deadline, size = self._meeting.deadline(), len(self.instances)
         uid = f"{self.instances[0]}.{own['tag']}"
         try:
             for pause in _pauses():
@@ -165,33 +155,24 @@ class MeetOverHosts:
     ) -> None:
         """Take messages, and raise if others will not come."""
         world.find_deaths()
-        self._roster.check()
-        self._roster.check_file()
+        self._meeting.check()
+        self._meeting.check_file()
         for instance, pidfd in local.arena.watching().items():
             if not pidfd.is_of_a_live_process:
                 raise lost(instance, pidfd.pid)
         for instance in self.instances:
             if instance in world.dead:
                 raise lost(instance, 0)
-        deadline.check(lambda: self._roster.name(missing))
-
-    def _deadline(self) -> Deadline:
-        return Deadline(
-            self._roster.name([self.rank]).capitalize(),
-            f"the group of {self._roster.name_all()}",
-            timeout=self._meeting.timeout,
-            stall=self._meeting.stall,
-            behind=self.rank > 0,
-        )
+        deadline.check(lambda: self._meeting.name_of(missing))
 
     def _text(self) -> str:
         """Return the group's name, looked up until there is one."""
         if isinstance(self._name, str):
             return self._name
-        deadline = self._deadline()
+        deadline = self._meeting.deadline()
         while (text := self._name()) is None:
-            self._roster.check_file()
-            deadline.check(lambda: self._roster.name([0]))
+            self._meeting.check_file()
+            deadline.check(lambda: self._meeting.name_of([0]))
             sleep(_PAUSE)
         self._name = text
         return text

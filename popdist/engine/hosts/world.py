@@ -3,7 +3,6 @@
 import select
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 from popdist.engine.hosts.links import Links
 from popdist.engine.hosts.mail import Mail
 from popdist.engine.hosts.tcp.listener import TcpRoot
+from popdist.engine.meet.meeting import read_ended
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import ArenaError
 
@@ -129,10 +129,8 @@ class World:
             self.note_death(instance)
         if self.ended_file and monotonic() - self._file_read > _FILE_SECONDS:
             self._file_read = monotonic()
-            with suppress(OSError), open(self.ended_file, "rb") as file:
-                for line in file:
-                    if line.strip().isdigit():
-                        self.note_death(int(line))
+            for instance in read_ended(self.ended_file):
+                self.note_death(instance)
 
     def note_death(self, instance: int) -> None:
         """Remember that an instance has died."""

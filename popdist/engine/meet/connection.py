@@ -1,4 +1,4 @@
-"""One end of a unix socket that carries packets, credentials and file descriptors.
+"""One end of a unix socket that carries messages and file descriptors.
 
 No call blocks: poll() is for that.
 """
@@ -6,13 +6,15 @@ No call blocks: poll() is for that.
 # Not socket, which takes longer to import than members take to meet.
 import _socket
 import errno
+import json
 import os
 import struct
-from collections.abc import Sequence
+
+from popdist.engine.meet.messages import Message
 
 # Room for any packet: the table of some thousand members.
 _LARGEST = 1 << 18
-_MOST_FDS = 8
+_FD = struct.Struct("=i")
 _CREDENTIALS = struct.Struct("=iII")
 
 
@@ -27,33 +29,45 @@ class Connection:
         # The member's rank, once its hello has arrived.
         self.rank: int | None = None
 
+    @property
+    def is_of_this_user(self) -> bool:
+        """Whether the kernel says that a process of this user has the other end."""
+        return bool(self.uid == os.geteuid())
+
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, message: bytes, fds: Sequence[int] = ()) -> None:
-        """Send one packet; raise ConnectionError if the peer has closed its end."""
-        rights = struct.pack(f"={len(fds)}i", *fds)
-        ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if fds else []
-        self._socket.sendmsg([message], ancillary, _socket.MSG_NOSIGNAL)
-
-    def receive(self) -> tuple[bytes, list[int]]:
-        """Return one packet and its file descriptors; b"" at the end of the peer."""
+    def send(self, kind: str, value: object = None, fd: int | None = None) -> bool:
+        """Send a message; return False if the peer has closed its end."""
+        rights = [] if fd is None else [_FD.pack(fd)]
+        ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, each) for each in rights]
+        packet = json.dumps((kind, value)).encode()
         try:
-            return self._receive()
+            self._socket.sendmsg([packet], ancillary, _socket.MSG_NOSIGNAL)
+        except ConnectionError:
+            return False
+        return True
+
+    def receive(self, *, with_fd: bool = False) -> Message:
+        """Return one message, without a packet if the peer has closed its end.
+
+        Args:
+            with_fd: Take a file descriptor that comes with it. Otherwise the kernel
+                closes it.
+        """
+        try:
+            return self._receive(with_fd)
         except ConnectionResetError:
             # The other end was closed before it had read everything. Its own messages
             # can still be received after this error.
-            return self._receive()
+            return self._receive(with_fd)
 
-    def _receive(self) -> tuple[bytes, list[int]]:
-        space = _socket.CMSG_SPACE(4 * _MOST_FDS)
+    def _receive(self, with_fd: bool) -> Message:
+        space = _socket.CMSG_SPACE(_FD.size) if with_fd else 0
         flags = _socket.MSG_CMSG_CLOEXEC
-        message, ancillary, _, _ = self._socket.recvmsg(_LARGEST, space, flags)
-        fds: list[int] = []
-        for level, kind, rights in ancillary:
-            if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
-                fds += struct.unpack(f"={len(rights) // 4}i", rights)
-        return message, fds
+        packet, ancillary, _, _ = self._socket.recvmsg(_LARGEST, space, flags)
+        fds = [_FD.unpack_from(rights)[0] for _, _, rights in ancillary]
+        return Message.decode(packet, fds[0] if fds else None)
 
     def close(self) -> None:
         self._socket.close()

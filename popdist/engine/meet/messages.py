@@ -1,12 +1,12 @@
-"""The messages of a meeting, as values and as bytes.
+"""The messages of a meeting: each is one packet, JSON of a kind and a value.
 
-Every message is one packet: a hello, or a code and what belongs to it. The values
-are named tuples, because every dataclass adds a millisecond to the start of a program.
+The values are named tuples, because every dataclass adds a millisecond to the start of
+a program.
 """
 
-import struct
+import json
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from popdist.errors import (
     ArenaError,
@@ -16,34 +16,24 @@ from popdist.errors import (
     PopdistError,
 )
 
-# It goes up when any message or the order of messages changes. A hello alone stays
-# as it is for ever, so that members of two versions can tell each other so.
-VERSION = 3
+# It goes up when any message or the order of messages changes. A hello alone stays as
+# it is for ever, so that members of two versions can tell each other so.
+VERSION = 4
 
-# From the leader: all have connected, here is the memory; all have it, begin; some have
-# not connected yet. From any member: the meeting fails for all.
-WELCOME, BEGIN, NOTICE, REFUSAL = b"W", b"B", b"N", b"R"
-# From the leader, to a process of another user that knows the group's name.
-OTHER_USER = b"U"
-# From a joiner, after the welcome.
-READY = b"A"
+# The first message of a joiner, and its message after the welcome.
+HELLO, READY = "hello", "ready"
+# From the leader: all have connected, with the memory; all have it, begin; which
+# members have not connected yet.
+WELCOME, BEGIN, MISSING = "welcome", "begin", "missing"
+# From any member: the meeting fails for all.
+REFUSAL = "refusal"
 
-_MAGIC = b"popdist\0"
-PROOF_BYTES = 16
-_HELLO = struct.Struct(f"=8sIIIIQ{PROOF_BYTES}s")
-_MEMBER = struct.Struct("=IQ")
-_RANK = struct.Struct("=I")
+# Raised by wrong values of a valid packet.
+INVALID = (LookupError, TypeError, ValueError)
 
-_REFUSALS: dict[bytes, type[PopdistError]] = {
-    b"a": ArenaError,
-    b"m": MismatchError,
-    b"t": CollectiveTimeoutError,
+_REFUSALS: dict[str, type[PopdistError]] = {
+    kind.__name__: kind for kind in (ArenaError, MismatchError, CollectiveTimeoutError)
 }
-_LOST = b"l"
-
-
-class MalformedMessageError(ValueError):
-    """A message has no valid format."""
 
 
 class Member(NamedTuple):
@@ -53,38 +43,46 @@ class Member(NamedTuple):
     started: int
 
 
-class Hello(NamedTuple):
-    """A member's place, and the group that it expects.
+class Message(NamedTuple):
+    """A message that has come. Its kind is empty if it is not valid.
 
-    proof: Derived from the group's name; the socket's address does not reveal it.
+    packet: The bytes of the message; none if the peer has closed its end.
+    fd: The file descriptor that came with it.
     """
+
+    kind: str
+    value: Any
+    packet: bytes
+    fd: int | None = None
+
+    @classmethod
+    def decode(cls, packet: bytes, fd: int | None = None) -> Self:
+        try:
+            kind, value = json.loads(packet)
+        except (*INVALID, RecursionError):
+            return cls("", None, packet, fd)
+        return cls(str(kind), value, packet, fd)
+
+
+class Hello(NamedTuple):
+    """A member's place, and the group that it expects."""
 
     rank: int
     size: int
-    member: Member
-    layout: bytes
+    pid: int
+    started: int
+    layout: str
     version: int = VERSION
-    proof: bytes = bytes(PROOF_BYTES)
-
-    def encode(self) -> bytes:
-        pid, started = self.member.pid, self.member.started
-        head = (_MAGIC, self.version, self.rank, self.size, pid, started)
-        return _HELLO.pack(*head, self.proof) + self.layout
 
     @classmethod
-    def decode(cls, message: bytes) -> Self | None:
+    def decode(cls, message: Message) -> Self | None:
         """Return the hello, or None if another program sent the message."""
-        if len(message) < _HELLO.size or not message.startswith(_MAGIC):
+        try:
+            hello = cls(**message.value)
+        except TypeError:
             return None
-        _, version, rank, size, pid, started, proof = _HELLO.unpack_from(message)
-        return cls(
-            version=version,
-            rank=rank,
-            size=size,
-            member=Member(pid=pid, started=started),
-            layout=message[_HELLO.size :],
-            proof=proof,
-        )
+        are_numbers = all(isinstance(n, int) for n in (*hello[:4], hello.version))
+        return hello if are_numbers and message.kind == HELLO else None
 
     def objection(
         self, expected: "Hello", pid: int, instances: Sequence[int]
@@ -97,7 +95,7 @@ class Hello(NamedTuple):
             instances: The numbers of the members, by rank.
         """
         who, leader = f"Process {pid}", f"instance {instances[0]}"
-        if self.rank < len(instances):
+        if 0 <= self.rank < len(instances):
             who = f"Instance {instances[self.rank]} (process {pid})"
         if self.version != expected.version:
             return (
@@ -116,87 +114,36 @@ class Hello(NamedTuple):
                 f"{expected.size} has place for 1 to {expected.size - 1} beside "
                 f"{leader}."
             )
-        if self.member.pid != pid:
+        if self.pid != pid:
             return (
-                f"{who} calls itself process {self.member.pid}, so it is in another "
-                f"PID namespace than {leader}. Start the instances of a host in one "
+                f"{who} calls itself process {self.pid}, so it is in another PID "
+                f"namespace than {leader}. Start the instances of a host in one "
                 "container, or in containers that share their PID namespace."
             )
         if self.layout != expected.layout:
             return (
-                f"{who} lays the shared memory out as {_readable(self.layout)}, but "
-                f"{leader} as {_readable(expected.layout)}. Give all instances the "
-                "same settings and the same installation of popdist."
+                f"{who} lays the shared memory out as {self.layout!r}, but {leader} as "
+                f"{expected.layout!r}. Give all instances the same settings and the "
+                "same installation of popdist."
             )
         return None
 
 
-def encode_members(members: Sequence[Member]) -> bytes:
-    """Write a table of members, in the order of their ranks."""
-    return b"".join(_MEMBER.pack(m.pid, m.started) for m in members)
-
-
-def decode_members(message: bytes, size: int) -> list[Member]:
-    """Decode the result of `encode_members` for so many members.
-
-    Raises:
-        MalformedMessageError: It is no such table.
-    """
-    if len(message) != size * _MEMBER.size:
-        raise MalformedMessageError(f"a table of members with {len(message)} bytes")
-    rows = _MEMBER.iter_unpack(message)
-    return [Member(pid=pid, started=started) for pid, started in rows]
-
-
-def encode_ranks(ranks: Sequence[int]) -> bytes:
-    """Write any number of ranks, or of instances."""
-    return b"".join(_RANK.pack(rank) for rank in ranks)
-
-
-def decode_ranks(message: bytes) -> list[int]:
-    """Decode the result of `encode_ranks`.
-
-    Raises:
-        MalformedMessageError: It is no such list.
-    """
-    if len(message) % _RANK.size:
-        raise MalformedMessageError(f"a list of ranks with {len(message)} bytes")
-    return [rank for (rank,) in _RANK.iter_unpack(message)]
-
-
-def encode_refusal(error: PopdistError) -> bytes:
-    """Return the error as bytes for the other members, which raise it too."""
-    text = str(error).encode()
+def encode_refusal(error: PopdistError) -> tuple[str, str, Sequence[int]]:
+    """Return the error as a value for the other members, which raise it too."""
     if isinstance(error, PeerLostError):
-        count = _RANK.pack(len(error.instances))
-        return _LOST + count + encode_ranks(error.instances) + text
-    codes = [code for code, kind in _REFUSALS.items() if type(error) is kind]
-    return (codes[0] if codes else b"a") + text
+        return PeerLostError.__name__, str(error), error.instances
+    name = type(error).__name__
+    return name if name in _REFUSALS else ArenaError.__name__, str(error), ()
 
 
-def decode_refusal(message: bytes) -> PopdistError:
+def decode_refusal(value: Any) -> PopdistError:
     """Return the error to raise here because of another member.
 
     Raises:
-        MalformedMessageError: No member has written this.
+        LookupError, TypeError, ValueError: No member has written this.
     """
-    code, rest = message[:1], message[1:]
-    lost: list[int] = []
-    if code == _LOST:
-        count = _RANK.unpack(rest[: _RANK.size])[0] if len(rest) >= _RANK.size else -1
-        end = _RANK.size * (1 + count)
-        if not _RANK.size <= end <= len(rest):
-            raise MalformedMessageError("an error whose instances are cut off")
-        lost, rest = decode_ranks(rest[_RANK.size : end]), rest[end:]
-    elif code not in _REFUSALS:
-        raise MalformedMessageError(f"an error of the unknown kind {code!r}")
-    try:
-        text = rest.decode()
-    except UnicodeDecodeError as error:
-        raise MalformedMessageError("an error whose text is not UTF-8") from error
-    return PeerLostError(text, lost) if code == _LOST else _REFUSALS[code](text)
-
-
-def _readable(layout: bytes) -> str:
-    text = layout.decode("ascii", errors="replace")
-    return repr(text) if text.isascii() and text.isprintable() else layout.hex()
+    name, text, instances = value
+    if name == PeerLostError.__name__:
+        return PeerLostError(text, [int(instance) for instance in instances])
+    return _REFUSALS[name](text)

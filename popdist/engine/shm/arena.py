@@ -6,7 +6,7 @@ It has no name, so nothing is left when the last of them ends, however it ends.
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import NamedTuple
@@ -14,9 +14,8 @@ from typing import NamedTuple
 from popdist.engine import _core
 from popdist.engine.failures import cannot_share
 from popdist.engine.meet import rendezvous
-from popdist.engine.meet.group_name import GroupName
-from popdist.engine.meet.members import Roster
-from popdist.engine.meet.messages import Hello, Member
+from popdist.engine.meet.meeting import Meeting
+from popdist.engine.meet.messages import Member
 from popdist.engine.meet.pidfds import Pidfd, started, watch
 from popdist.engine.shm.heap import HEAP_SPAN, file_of
 from popdist.engine.shm.memory_limits import commits_strictly, in_units, memory_left
@@ -85,8 +84,8 @@ class Arena:
         self,
         memory: Callable[[Sequence[int]], Memory],
         members: Sequence[Member],
-    ) -> Sequence[int]:
-        """Make the file, as member 0 does, and return its descriptor in a list."""
+    ) -> int:
+        """Make the file, as member 0 does, and return its descriptor."""
         size = len(members)
         nbytes, seldom, initialise = memory([member.pid for member in members])
         needed = nbytes - (seldom[1] - seldom[0])
@@ -110,11 +109,11 @@ class Arena:
             _commit(fd, needed, [(begin + a, begin + b) for a, b in parts])
         self._mapped = _map(fd, size)
         initialise(self._mapped)
-        return [fd]
+        return fd
 
-    def attach(self, fds: Sequence[int], members: Sequence[Member]) -> None:
+    def attach(self, fd: int, members: Sequence[Member]) -> None:
         """Take over what member 0 has made, and watch the others."""
-        [self.fd] = fds
+        self.fd = fd
         if self._mapped is None:
             self._own(self.fd)
             self._mapped = _map(self.fd, len(members))
@@ -145,20 +144,8 @@ class Arena:
         return fd
 
 
-class Meeting(NamedTuple):
-    """The members of this host that meet, and their timeouts: see MeetMembers."""
-
-    name: GroupName
-    rank: int
-    instances: Sequence[int]
-    timeout: float
-    stall: float
-    known: Mapping[int, Pidfd] | None = None
-    ended_file: str = ""
-
-
 def share_arena(
-    meeting: Meeting, memory: Callable[[Sequence[int]], Memory], layout: bytes
+    meeting: Meeting, memory: Callable[[Sequence[int]], Memory], layout: str
 ) -> Arena:
     """Meet the other members of this host, and return the memory they share.
 
@@ -168,7 +155,7 @@ def share_arena(
         memory: Returns which memory to make for members with these process ids; called
             on member 0, once all have come.
         layout: Describes how the memory is read and what else must be the same
-            on all members; printable text is shown when members do not agree.
+            on all members; it is shown when members do not agree.
 
     Raises:
         ArenaError: The memory cannot be made or mapped.
@@ -176,50 +163,21 @@ def share_arena(
         PeerLostError: A member ended or gave up meanwhile.
         CollectiveTimeoutError: Some have not come.
     """
-    rank, size = meeting.rank, len(meeting.instances)
-    me, trouble = _this_process()
-    arena = Arena(rank, meeting.instances)
+    arena = Arena(meeting.rank, meeting.instances)
     offer = partial(arena.make, memory)
     try:
-        if size == 1:
-            if trouble is not None:
-                raise trouble
+        if meeting.size == 1:
+            me = Member(os.getpid(), started(os.getpid()))
             arena.attach(offer([me]), [me])
-            return arena
-        rendezvous(
-            meeting.name,
-            Hello(rank=rank, size=size, member=me, layout=layout),
-            Roster(arena.instances, _known_pidfds(meeting), meeting.ended_file),
-            offer=offer,
-            attach=arena.attach,
-            timeout=meeting.timeout,
-            stall=meeting.stall,
-            trouble=trouble,
-        )
+        else:
+            rendezvous(meeting, layout, offer=offer, attach=arena.attach)
     except OSError as error:
         arena.close()
-        raise cannot_share(f"Instance {arena.instances[rank]}", error) from error
+        raise cannot_share(meeting.own_name, error) from error
     except BaseException:
         arena.close()
         raise
     return arena
-
-
-def _this_process() -> tuple[Member, ArenaError | None]:
-    """Return this member, and why it cannot take part: the others would wait for it."""
-    pid = os.getpid()
-    try:
-        return Member(pid=pid, started=started(pid)), None
-    except ArenaError as error:
-        return Member(pid=pid, started=0), error
-
-
-def _known_pidfds(meeting: Meeting) -> list[int]:
-    known = meeting.known or {}
-    return [
-        known[instance].fileno() if instance in known and rank != meeting.rank else -1
-        for rank, instance in enumerate(meeting.instances)
-    ]
 
 
 def _begin_of_memory(fd: int, size: int) -> int:

@@ -18,9 +18,11 @@ from popdist.engine.failures import (
     fields_of,
     name_instances,
     unusable,
+    unusable_because,
 )
 from popdist.engine.meet.deadlines import report
-from popdist.engine.shm.arena import Meeting, Memory, share_arena
+from popdist.engine.meet.meeting import Meeting
+from popdist.engine.shm.arena import Memory, share_arena
 from popdist.engine.shm.heap import HEAP_SPAN, Heap
 from popdist.engine.spec.operations import Operation, Status
 from popdist.engine.tuning import (
@@ -29,11 +31,7 @@ from popdist.engine.tuning import (
     caches_of_members,
     cores_of_members,
 )
-from popdist.errors import (
-    GroupUnusableError,
-    PeerLostError,
-    PopdistError,
-)
+from popdist.errors import PopdistError
 
 
 class ShmMember:
@@ -56,12 +54,14 @@ class ShmMember:
         _check_level(simd)
         check_seconds("timeout", meeting.timeout)
         check_seconds("stall", meeting.stall)
-        size = len(self.instances)
+        size = meeting.size
         try:
             memory = _memory(size, tuning)
         except OSError as error:
-            raise cannot_share(f"Instance {self.instances[rank]}", error) from error
-        self.arena = share_arena(meeting, memory, _agreed(size, tuning).encode())
+            raise cannot_share(meeting.own_name, error) from error
+        self.arena = share_arena(meeting, memory, _agreed(size, tuning))
+        self.identity = self.arena.identity
+        self.host_of: Sequence[int] | None = None
         # It maps nothing before the first array is requested.
         self._heap = Heap(self.arena.fd, rank, size)
         self.comm = _core.Comm(
@@ -92,12 +92,7 @@ class ShmMember:
         if not self._reported:
             self._reported = True
             return why
-        error = unusable(ending, self.instances)
-        # The first error may be in a handle, and the program has not waited for it yet.
-        error.__cause__ = why
-        if isinstance(why, PeerLostError) and isinstance(error, GroupUnusableError):
-            error.instances = why.instances
-        return error
+        return unusable_because(why, ending, self.instances)
 
     def missing(self) -> list[Missing]:
         """Return the members that have not begun this member's current call."""
@@ -152,6 +147,10 @@ class ShmMember:
         self.comm.close()
         self._heap.close()
         self.arena.close()
+
+    def disown(self) -> None:
+        """Make no calls any more, in a forked child."""
+        self.comm.close()
 
     def report_stall(self, peer: int, waited: float) -> None:
         """Print on stderr which member a call has been waiting for."""

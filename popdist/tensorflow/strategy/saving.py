@@ -22,7 +22,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from popdist.engine.meet.members import read_ended
+from popdist.engine.meet.meeting import read_ended
 from popdist.session import STATE
 
 # The path of what saves several files: its second argument, or one of these.

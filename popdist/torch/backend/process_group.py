@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
+from popdist.engine.meet.meeting import Meeting
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.session import STATE
 from popdist.torch.backend.stored_links import root_in, server_of
@@ -71,15 +72,16 @@ class ProcessGroupPopdist(  # type: ignore[misc]
             host = job.place.host_index if are_instances and parent is None else None
             if host is not None and server_of(store):
                 STATE.look_up_links = partial(root_in, store, rank, host)
-            group = STATE.new_group(
-                name.chosen or name.look_up,
-                rank,
-                members,
+            meeting = Meeting(
+                name=name.chosen or name.look_up,
+                rank=rank,
+                instances=members,
                 timeout=timeout.total_seconds(),
+                stall=STATE.settings.stall,
                 known=_known_to(parent),
                 ended_file=job.ended_file_of(*numbering),
-                are_instances=are_instances,
             )
+            group = STATE.new_group(meeting, are_instances=are_instances)
         if parent is None:
             name.compare_torch(members[0], members[rank])
         self._use(group, timeout)

@@ -19,8 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 
 from popdist.engine.hosts.links_thread import started
-from popdist.engine.meet.deadlines import Deadline
-from popdist.engine.meet.members import Roster
+from popdist.engine.meet.meeting import Meeting
 from popdist.engine.meet.pidfds import Pidfd
 from popdist.errors import ArenaError
 from popdist.hosts import host_numbers
@@ -123,15 +122,11 @@ def _connected(
         known: A pidfd of each instance that this one has met.
     """
     size = place.size
-    pidfds = [known[i].fileno() if i in known else -1 for i in range(size)]
-    roster = Roster(range(size), pidfds, STATE.job.ended_file_of(place.rank, size))
-    deadline = Deadline(
-        roster.name([place.rank]).capitalize(),
-        f"the group of {roster.name_all()}",
-        timeout=timeout.total_seconds(),
-        stall=STATE.settings.stall,
-        behind=True,
+    meeting = Meeting(
+        *("", place.rank, range(size), timeout.total_seconds(), STATE.settings.stall),
+        *(known, STATE.job.ended_file_of(place.rank, size)),
     )
+    deadline = meeting.deadline()
     while True:
         with suppress(OSError, dist.DistNetworkError):
             create_connection((place.host, place.port), timeout=1).close()
@@ -140,9 +135,9 @@ def _connected(
             )
             store.set_timeout(timeout)
             return store
-        roster.check()
-        roster.check_file()
-        deadline.check(lambda: roster.name([0]))
+        meeting.check()
+        meeting.check_file()
+        deadline.check(lambda: meeting.name_of([0]))
         sleep(_PAUSE)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from popdist.engine.group import Group
+from popdist.engine.meet.meeting import Meeting
 from popdist.engine.shm.shm_transport import ShmTransport
 from popdist.engine.transport import Transport
 from popdist.engine.tuning import Tuning
@@ -55,8 +56,9 @@ def group_of(
     **settings: Any,
 ) -> Group:
     """Return the group of all members."""
-    instances = settings.pop("instances", range(size))
-    transport = MEET(name, rank, instances, **settings)
+    how = {each: settings.pop(each) for each in ("simd", "tuning") if each in settings}
+    settings.setdefault("instances", range(size))
+    transport = MEET(Meeting(name, rank, **settings), **how)
     return Group(transport, replicas=replicas, algorithm=algorithm)
 
 

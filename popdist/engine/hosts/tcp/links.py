@@ -28,7 +28,7 @@ from popdist.engine.hosts.tcp.listener import (
     listen,
     listen_as_root,
 )
-from popdist.engine.meet.members import name_instances
+from popdist.engine.meet.meeting import name_instances
 from popdist.errors import PeerLostError
 
 # Tags of short messages: of Links.post(); of gather(); of instances that end, and how

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from meeting import Meeting, run
 
+from popdist.engine.meet.meeting import Meeting as OneMeeting
 from popdist.engine.meet.pidfds import started
 from popdist.engine.shm import arena, shm_member
 from popdist.engine.shm.heap import HEAP_SPAN
@@ -20,9 +21,9 @@ from tests.popdist.engine.members import group_of
 
 def meet_alone(nbytes: int = 65536, seldom: tuple[int, int] = (0, 0)) -> arena.Arena:
     return arena.share_arena(
-        arena.Meeting("alone", 0, [0], timeout=200, stall=200),
+        OneMeeting("alone", 0, [0], timeout=200, stall=200),
         lambda pids: arena.Memory(nbytes, seldom, lambda memory: None),
-        b"",
+        "",
     )
 
 
@@ -362,8 +363,8 @@ def test_a_member_that_may_open_no_more_files_stops_all() -> None:
     ended = run(3, "join()", {2: body})
 
     refusal = (
-        "ArenaError: Instance 2 could take over only 0 of 1 file descriptors of "
-        "instance 0. Raise its limit of open files (ulimit -n).\n"
+        "ArenaError: Instance 2 could not take over the file descriptor of instance "
+        "0. Raise its limit of open files (ulimit -n).\n"
     )
     assert ended == [(0, refusal, "")] * 3
 
