@@ -93,18 +93,28 @@ def explain(
     timeout: float,
     names: Sequence[object] = (),
     missing: Sequence[Missing] = (),
+    silence: int = 0,
 ) -> PopdistError:
     """Return the error that every member raises for the end of the group.
 
     Args:
         names: The names of the instances, if they differ from the numbers.
         missing: The members that had not begun the call, as far as they are known.
+        silence: For how many seconds the host of a lost member has not answered; 0 if
+            the member itself is known to have ended or left.
     """
     reason, by, about, _, own_call, other_call, error = ending
     names = names or instances
     finder, concerned = names[by], names[about]
     call = describe_call(own_call, names)
     match Status(reason):
+        case Status.PEER_LOST if silence:
+            return PeerLostError(
+                f"Instance {concerned} has not answered for {silence} s, while "
+                f"instance {finder} needed it for {call}. Its host or the network to "
+                "it has failed, or stood still: check both, and start the job again.",
+                (instances[about],),
+            )
         case Status.PEER_LOST:
             return PeerLostError(
                 f"Instance {concerned} has ended, or closed the group, while instance "

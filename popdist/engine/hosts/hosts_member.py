@@ -265,8 +265,13 @@ class HostsMember:
             *(status, self.rank, about, self.calls),
             *(self.call, theirs or self.call, ErrorFields(status, "")),
         )
-        missing = self._missing()
-        self.end(explain(ending, self.instances, self._timeout, self.names, missing))
+        silence = self.world.links.failed.get(self.instances[about], 0)
+        self.end(
+            explain(
+                *(ending, self.instances, self._timeout, self.names, self._missing()),
+                silence=silence,
+            )
+        )
 
     def allocate(self, nbytes: int) -> None:
         """Return None: members on different hosts share no memory."""

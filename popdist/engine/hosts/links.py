@@ -1,6 +1,6 @@
 """Links: what carries messages between the instances of a job on several hosts."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -31,8 +31,12 @@ class Links(Protocol):
         """The largest tag of the messages of groups; tags below 16 are not for them."""
 
     @property
-    def failed(self) -> Set[int]:
-        """The instances that have died, as far as the links detect it."""
+    def failed(self) -> Mapping[int, int]:
+        """The instances that have died, as far as the links detect it.
+
+        With each, for how many seconds its host has not answered, 0 if the process has
+        ended.
+        """
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return the data of all instances, once all call this with equally many bytes.

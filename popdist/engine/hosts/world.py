@@ -125,7 +125,7 @@ class World:
         self.mail.take()
         for message in self.mail.of("died"):
             self.note_death(message["instance"])
-        for instance in self.links.failed - self.dead.keys():
+        for instance in self.links.failed.keys() - self.dead.keys():
             self.note_death(instance)
         if self.ended_file and monotonic() - self._file_read > _FILE_SECONDS:
             self._file_read = monotonic()

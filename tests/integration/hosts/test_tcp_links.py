@@ -24,7 +24,7 @@ while not links.failed:
     if busy and not links.is_sending():
         links.post(1 - rank, bytes(1 << 20))
     time.sleep(0.02)
-print(*links.failed, flush=True)
+print(*links.failed.items(), flush=True)
 """
 
 Process = subprocess.Popen[bytes]
@@ -66,7 +66,7 @@ def test_both_ends_detect_that_a_host_is_cut_off(
 
     bed["h1"].link.cut()
 
-    assert [line_of(one) for one in processes] == [b"1\n", b"0\n"]
+    assert [line_of(one) for one in processes] == [b"(1, 5)\n", b"(0, 5)\n"]
     assert monotonic() - began > 4
 
 
@@ -102,4 +102,4 @@ def test_what_is_stopped_is_not_dead(
     sleep(1)
     assert are_linked(processes)
     processes[1].kill()
-    assert line_of(processes[0]) == b"1\n"
+    assert line_of(processes[0]) == b"(1, 0)\n"

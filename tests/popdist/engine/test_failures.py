@@ -84,6 +84,18 @@ def ending(reason: Status, error: PopdistError | None = None) -> Ending:
     return (reason, 0, 1, 7, call(Operation.BROADCAST), BARRIER, fields)
 
 
+def test_a_host_that_does_not_answer_is_not_said_to_have_ended() -> None:
+    error = explain(ending(Status.PEER_LOST), range(30, 35), 2.5, silence=5)
+
+    assert isinstance(error, PeerLostError)
+    assert error.instances == (31,)
+    assert str(error) == (
+        "Instance 31 has not answered for 5 s, while instance 30 needed it for "
+        "broadcast of 20 int16 with root on instance 30. Its host or the network to it "
+        "has failed, or stood still: check both, and start the job again."
+    )
+
+
 @pytest.mark.parametrize(
     ("reason", "error", "message"),
     [

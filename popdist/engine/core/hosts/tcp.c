@@ -1,111 +1,21 @@
 #define _GNU_SOURCE
-#include "hosts/tcp.h"
+#include "hosts/tcp_state.h"
 
 #include "shm/ranges.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-enum {
-    /* The tag of a process's last frame. No bytes follow frames with negative tags. */
-    GOODBYE = -1,
-    /* The tag of frames that allow a process to send more messages of groups. */
-    CREDIT = -2,
-    /* A process may send so many bytes of messages of groups, and the message that
-     * exceeds them, before the other one has begun receives for them. */
-    CREDIT_BYTES = 32 << 20,
-    /* The loss of a host's power or network cannot be distinguished from a pause by a
-     * hypervisor, or from a restart of a switch. So a host is taken for dead only if
-     * nothing has come from it for so long, and if the kernel has sent the same data
-     * again so often: 0.2, 0.6, 1.4 and 3 s after the first time. A pause of 3 s is
-     * survived. TCP_USER_TIMEOUT would also end connections to a stopped process: its
-     * kernel answers, but takes no more data. */
-    SILENT_MS = 5000,
-    LEAST_REPEATS = 4,
-    /* The most bytes of one read, except for longer messages. */
-    BUFFER_BYTES = 16 << 10,
-    EVENTS = 16,
-    /* Reads from one socket before others get their turn. */
-    MOST_READS = 16,
-};
-
-typedef struct {
-    uint64_t bytes;
-    int64_t tag;
-} frame;
-
-/* A message that is begun here: a send until all is written, a receive until all is
- * read. */
-typedef struct request {
-    struct request *next;
-    frame head;
-    unsigned char *data; /* of a send, only read */
-    uint64_t at; /* bytes of the frame that have been written */
-    bool posted; /* a short one: its data follows in memory, and it is freed when it is
-                  * done */
-    int error;
-    _Atomic bool done;
-} request;
-
-/* A message that came before its receive. */
-typedef struct arrival {
-    struct arrival *next;
-    frame head;
-    int from;
-    struct connection *by; /* which brings the rest of it; NULL once it is complete */
-    unsigned char data[];
-} arrival;
-
-typedef struct connection {
-    struct connection *next;
-    int fd, process;
-    request *first, *last; /* to be written */
-    bool awaits_room;
-    /* Bytes that have been read from the socket and are not parsed yet. */
-    unsigned char buffer[BUFFER_BYTES];
-    uint32_t begin, end;
-    /* The rest of the message in progress, if its bytes are not all read. */
-    uint64_t left;
-    unsigned char *into; /* or NULL, if it is dropped */
-    request *target;
-    arrival *early;
-} connection;
-
-typedef struct {
-    connection *out; /* for messages to it */
-    request *receives;
-    arrival *early; /* messages of groups */
-    /* Bytes of groups' messages that were sent to it, and how many it has allowed; the
-     * messages that wait until it allows more. */
-    uint64_t sent, may_send;
-    request *waiting;
-    /* Bytes of groups' messages that came from it, how many of them have had a receive,
-     * and how many it was allowed to send. */
-    uint64_t came, used, allowed;
-    bool failed, left;
-} process;
-
-struct tcp_links {
-    pthread_mutex_t lock;
-    int rank, size, epoll;
-    uint32_t posted;
-    connection *connections;
-    arrival *short_ones;
-    process processes[];
-};
+/* A process may send so many bytes of messages of groups, and the message that exceeds
+ * them, before the other one has begun receives for them. */
+enum { CREDIT_BYTES = 32 << 20 };
 
 /* --- Requests */
 
-static void complete(tcp_links *l, request *r, int error)
+void tcp_complete(tcp_links *l, request *r, int error)
 {
     if (r->posted) {
         l->posted--;
@@ -130,123 +40,10 @@ static void append_request(request **list, request *r)
     *list = r;
 }
 
-/* The bytes that follow a frame. */
-static uint64_t bytes_after(const frame *f)
-{
-    return f->tag < 0 ? 0 : f->bytes;
-}
-
 /* The bytes that a message counts in flow control. */
 static uint64_t cost_of(const frame *f)
 {
     return sizeof *f + f->bytes;
-}
-
-/* --- Sockets */
-
-static void await_room(tcp_links *l, connection *c, bool awaits)
-{
-    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = c};
-    if (awaits == c->awaits_room)
-        return;
-    if (awaits)
-        event.events |= EPOLLOUT;
-    c->awaits_room = awaits;
-    epoll_ctl(l->epoll, EPOLL_CTL_MOD, c->fd, &event);
-}
-
-static void close_connection(tcp_links *l, connection *c)
-{
-    connection **at = &l->connections;
-    while (*at != c)
-        at = &(*at)->next;
-    *at = c->next;
-    close(c->fd);
-    free(c);
-}
-
-static void fail_requests(tcp_links *l, request **list)
-{
-    while (*list) {
-        request *r = *list;
-        *list = r->next;
-        complete(l, r, ECONNRESET);
-    }
-}
-
-/* A connection has ended: its process has died, unless it said goodbye. */
-static void lose(tcp_links *l, connection *c)
-{
-    process *p = &l->processes[c->process];
-    p->failed |= !p->left;
-    if (p->out == c) {
-        p->out = NULL;
-        fail_requests(l, &p->waiting);
-    }
-    fail_requests(l, &c->first);
-    if (c->early) {
-        /* It will never be complete. */
-        arrival **at = c->early->head.tag < FIRST_GROUP_TAG ? &l->short_ones : &p->early;
-        while (*at != c->early)
-            at = &(*at)->next;
-        *at = c->early->next;
-        free(c->early);
-    }
-    close_connection(l, c);
-}
-
-/* Write as much as there is room for. False if the connection has ended and was closed. */
-static bool write_to(tcp_links *l, connection *c)
-{
-    while (c->first) {
-        request *r = c->first;
-        const uint64_t head = sizeof r->head;
-        const uint64_t of_data = r->at > head ? r->at - head : 0;
-        struct iovec parts[2] = {
-            {(unsigned char *)&r->head + least(r->at, head), head - least(r->at, head)},
-            {r->data + of_data, bytes_after(&r->head) - of_data},
-        };
-        struct msghdr all = {.msg_iov = parts, .msg_iovlen = 2};
-        const ssize_t written = sendmsg(c->fd, &all, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written < 0 && errno == EAGAIN)
-            break;
-        if (written < 0) {
-            lose(l, c);
-            return false;
-        }
-        r->at += (uint64_t)written;
-        if (r->at < head + bytes_after(&r->head))
-            continue;
-        c->first = r->next;
-        complete(l, r, 0);
-    }
-    await_room(l, c, c->first != NULL);
-    return true;
-}
-
-static void append_to(connection *c, request *r)
-{
-    if (c->first)
-        c->last->next = r;
-    else
-        c->first = r;
-    c->last = r;
-}
-
-/* Append a frame without bytes. False if there is no memory for it. */
-static bool append_frame(tcp_links *l, connection *c, frame head)
-{
-    request *r = calloc(1, sizeof *r);
-    if (!r)
-        return false;
-    *r = (request){.head = head, .posted = true};
-    l->posted++;
-    append_to(c, r);
-    /* Not written at once: the caller may be reading from it, and a write may close it. */
-    await_room(l, c, true);
-    return true;
 }
 
 /* --- Flow control of groups' messages */
@@ -259,7 +56,7 @@ static void append_waiting(process *p)
         p->waiting = r->next;
         r->next = NULL;
         p->sent += cost_of(&r->head);
-        append_to(p->out, r);
+        tcp_append(p->out, r);
     }
 }
 
@@ -271,11 +68,9 @@ static void give_credit(tcp_links *l, process *p)
     const uint64_t limit = (is_stuck ? p->came : p->used) + CREDIT_BYTES;
     if (limit < p->allowed + CREDIT_BYTES / 2 || !p->out)
         return;
-    if (append_frame(l, p->out, (frame){limit, CREDIT}))
+    if (tcp_append_frame(l, p->out, (frame){limit, CREDIT}))
         p->allowed = limit;
 }
-
-/* --- Messages that come */
 
 /* Find the first receive with a tag, and take it out of the list. */
 static request *take_receive(process *p, int64_t tag)
@@ -296,7 +91,7 @@ static void receive_into(tcp_links *l, connection *c, request *r, uint64_t bytes
     c->target = fits ? r : NULL;
     c->into = fits ? r->data : NULL;
     if (!fits)
-        complete(l, r, EMSGSIZE);
+        tcp_complete(l, r, EMSGSIZE);
 }
 
 /* A frame without bytes has come. */
@@ -309,11 +104,10 @@ static void use_signal(tcp_links *l, process *p, frame head)
     p->may_send = head.bytes;
     append_waiting(p);
     if (p->out)
-        await_room(l, p->out, p->out->first != NULL);
+        tcp_write_later(l, p->out);
 }
 
-/* A frame's head has been read. False if there is no memory for it. */
-static bool begin_frame(tcp_links *l, connection *c, frame head)
+bool tcp_begin_frame(tcp_links *l, connection *c, frame head)
 {
     process *p = &l->processes[c->process];
     const bool is_short = head.tag < FIRST_GROUP_TAG;
@@ -344,10 +138,10 @@ static bool begin_frame(tcp_links *l, connection *c, frame head)
     return true;
 }
 
-static void end_frame(tcp_links *l, connection *c)
+void tcp_end_frame(tcp_links *l, connection *c)
 {
     if (c->target)
-        complete(l, c->target, 0);
+        tcp_complete(l, c->target, 0);
     if (c->early)
         c->early->by = NULL;
     c->target = NULL;
@@ -367,82 +161,33 @@ static void deliver(tcp_links *l, arrival *one, request *r)
         receive_into(l, c, r, one->head.bytes);
         c->into += c->into ? here : 0;
     } else {
-        complete(l, r, fits ? 0 : EMSGSIZE);
+        tcp_complete(l, r, fits ? 0 : EMSGSIZE);
     }
     free(one);
 }
 
-/* Parse the bytes in the buffer. False if there is no memory. */
-static bool use_buffer(tcp_links *l, connection *c)
+static void fail_requests(tcp_links *l, request **list)
 {
-    for (;;) {
-        const uint64_t here = c->end - c->begin;
-        if (c->left) {
-            const uint64_t now = least(here, c->left);
-            if (c->into && now) {
-                memcpy(c->into, c->buffer + c->begin, now);
-                c->into += now;
-            }
-            c->begin += (uint32_t)now;
-            c->left -= now;
-            if (c->left)
-                return true;
-            end_frame(l, c);
-        } else {
-            frame head;
-            if (here < sizeof head)
-                return true;
-            memcpy(&head, c->buffer + c->begin, sizeof head);
-            c->begin += sizeof head;
-            if (!begin_frame(l, c, head))
-                return false;
-            if (!c->left)
-                end_frame(l, c);
-        }
+    while (*list) {
+        request *r = *list;
+        *list = r->next;
+        tcp_complete(l, r, ECONNRESET);
     }
 }
 
-/* Read from a connection. False if it has ended and was closed. */
-static bool read_from(tcp_links *l, connection *c)
+void tcp_fail_messages(tcp_links *l, connection *c)
 {
-    for (int i = 0; i < MOST_READS; i++) {
-        memmove(c->buffer, c->buffer + c->begin, c->end - c->begin);
-        c->end -= c->begin;
-        c->begin = 0;
-        const bool directly = c->into && c->left > BUFFER_BYTES;
-        const ssize_t came =
-            directly ? recv(c->fd, c->into, c->left, MSG_DONTWAIT)
-                     : recv(c->fd, c->buffer + c->end, BUFFER_BYTES - c->end, MSG_DONTWAIT);
-        if (came < 0 && errno == EINTR)
-            continue;
-        if (came < 0 && errno == EAGAIN)
-            return true;
-        if (came > 0 && directly) {
-            c->into += came;
-            c->left -= (uint64_t)came;
-            if (!c->left)
-                end_frame(l, c);
-            continue;
-        }
-        c->end += came > 0 ? (uint32_t)came : 0;
-        if (came <= 0 || !use_buffer(l, c)) {
-            lose(l, c);
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Read and write on all ready sockets; the caller has the lock. */
-static void advance_all(tcp_links *l)
-{
-    struct epoll_event events[EVENTS];
-    const int count = epoll_wait(l->epoll, events, EVENTS, 0);
-    for (int i = 0; i < count; i++) {
-        connection *c = events[i].data.ptr;
-        const bool open = events[i].events & ~(uint32_t)EPOLLOUT ? read_from(l, c) : true;
-        if (open && events[i].events & EPOLLOUT)
-            write_to(l, c);
+    process *p = &l->processes[c->process];
+    if (!p->out)
+        fail_requests(l, &p->waiting);
+    fail_requests(l, &c->first);
+    if (c->early) {
+        /* It will never be complete. */
+        arrival **at = c->early->head.tag < FIRST_GROUP_TAG ? &l->short_ones : &p->early;
+        while (*at != c->early)
+            at = &(*at)->next;
+        *at = c->early->next;
+        free(c->early);
     }
 }
 
@@ -456,14 +201,14 @@ static int send_request(tcp_links *l, request *r, int to)
         return p->left ? EPIPE : p->failed ? ECONNRESET : ENOTCONN;
     const bool was_idle = !c->first;
     if (r->posted) {
-        append_to(c, r);
+        tcp_append(c, r);
     } else {
         append_request(&p->waiting, r);
         append_waiting(p);
     }
     /* If the connection ends here, the request gets the error. */
     if (was_idle && c->first)
-        write_to(l, c);
+        tcp_write(l, c);
     return 0;
 }
 
@@ -481,7 +226,7 @@ static int tcp_send(void *own, const void *data, uint64_t bytes, int to, int tag
     const int error = send_request(l, r, to);
     pthread_mutex_unlock(&l->lock);
     if (error)
-        complete(l, r, error);
+        tcp_complete(l, r, error);
     return error;
 }
 
@@ -519,7 +264,7 @@ static int tcp_test(void *own, void **given, bool *done)
     *done = atomic_load_explicit(&r->done, memory_order_acquire);
     /* If another thread has the lock, it reads and writes for all. */
     if (!*done && pthread_mutex_trylock(&l->lock) == 0) {
-        advance_all(l);
+        tcp_advance_all(l);
         pthread_mutex_unlock(&l->lock);
         *done = atomic_load_explicit(&r->done, memory_order_acquire);
     }
@@ -575,7 +320,7 @@ static void free_arrivals(arrival *one)
 void tcp_close(tcp_links *l)
 {
     while (l->connections)
-        lose(l, l->connections);
+        tcp_lose(l, l->connections, 0);
     for (int i = 0; i < l->size; i++)
         free_arrivals(l->processes[i].early);
     free_arrivals(l->short_ones);
@@ -584,62 +329,20 @@ void tcp_close(tcp_links *l)
     free(l);
 }
 
-int tcp_epoll(const tcp_links *l)
-{
-    return l->epoll;
-}
-
-static int add_connection(tcp_links *l, connection *c)
-{
-    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = c};
-    if (epoll_ctl(l->epoll, EPOLL_CTL_ADD, c->fd, &event) < 0)
-        return errno;
-    process *p = &l->processes[c->process];
-    c->next = l->connections;
-    l->connections = c;
-    if (!p->out)
-        p->out = c;
-    return 0;
-}
-
-int tcp_add(tcp_links *l, int number, int fd)
-{
-    const int on = 1;
-    int error = ENOMEM;
-    connection *c = calloc(1, sizeof *c);
-    if (c) {
-        c->fd = fd;
-        c->process = number;
-        error = fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0
-                        || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0
-                    ? errno
-                    : 0;
-    }
-    if (!error) {
-        /* Another thread may read from it as soon as the epoll has it. */
-        pthread_mutex_lock(&l->lock);
-        error = add_connection(l, c);
-        pthread_mutex_unlock(&l->lock);
-    }
-    if (error) {
-        close(fd);
-        free(c);
-    }
-    return error;
-}
-
-void tcp_note_failed(tcp_links *l, int number)
+void tcp_note_failed(tcp_links *l, int number, bool is_silent)
 {
     pthread_mutex_lock(&l->lock);
     process *p = &l->processes[number];
     p->failed |= !p->left;
+    p->silent |= is_silent;
     pthread_mutex_unlock(&l->lock);
 }
 
-bool tcp_has_failed(tcp_links *l, int number)
+bool tcp_has_failed(tcp_links *l, int number, bool *is_silent)
 {
     pthread_mutex_lock(&l->lock);
     const bool failed = l->processes[number].failed;
+    *is_silent = l->processes[number].silent;
     pthread_mutex_unlock(&l->lock);
     return failed;
 }
@@ -657,7 +360,7 @@ int tcp_post(tcp_links *l, int to, int tag, const void *data, uint64_t bytes)
     l->posted++;
     const int error = send_request(l, r, to);
     if (error)
-        complete(l, r, error);
+        tcp_complete(l, r, error);
     pthread_mutex_unlock(&l->lock);
     return error;
 }
@@ -674,7 +377,7 @@ short_message tcp_take(tcp_links *l, int tag)
 {
     short_message found = {.data = NULL};
     pthread_mutex_lock(&l->lock);
-    advance_all(l);
+    tcp_advance_all(l);
     arrival **at = &l->short_ones;
     while (*at && ((*at)->head.tag != tag || (*at)->by))
         at = &(*at)->next;
@@ -689,48 +392,4 @@ short_message tcp_take(tcp_links *l, int tag)
         memcpy(found.data, one->data, one->head.bytes);
     free(one);
     return found;
-}
-
-void tcp_disown(tcp_links *l)
-{
-    /* They stay in the epoll, which the parent shares. */
-    for (connection *c = l->connections; c; c = c->next) {
-        close(c->fd);
-        c->fd = -1;
-    }
-    close(l->epoll);
-    l->epoll = -1;
-}
-
-static bool is_silent(const connection *c)
-{
-    struct tcp_info info = {.tcpi_retransmits = 0};
-    socklen_t length = sizeof info;
-    if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
-        return false;
-    /* Probes ask a kernel that takes no more data whether it does again. */
-    return (info.tcpi_retransmits >= LEAST_REPEATS || info.tcpi_probes >= LEAST_REPEATS)
-           && info.tcpi_last_ack_recv >= SILENT_MS && info.tcpi_last_data_recv >= SILENT_MS;
-}
-
-void tcp_check_answers(tcp_links *l)
-{
-    pthread_mutex_lock(&l->lock);
-    for (connection *c = l->connections, *next; c; c = next) {
-        next = c->next;
-        if (is_silent(c))
-            lose(l, c);
-    }
-    pthread_mutex_unlock(&l->lock);
-}
-
-void tcp_say_goodbye(tcp_links *l)
-{
-    pthread_mutex_lock(&l->lock);
-    for (connection *c = l->connections, *next; c; c = next) {
-        next = c->next;
-        if (append_frame(l, c, (frame){0, GOODBYE}))
-            write_to(l, c);
-    }
-    pthread_mutex_unlock(&l->lock);
 }

@@ -29,9 +29,9 @@ int tcp_epoll(const tcp_links *l);
  * returns an error and not 0. */
 int tcp_add(tcp_links *l, int process, int fd);
 
-/* A process cannot be reached, or has died. */
-void tcp_note_failed(tcp_links *l, int process);
-bool tcp_has_failed(tcp_links *l, int process);
+/* A process has died, or its host is silent. */
+void tcp_note_failed(tcp_links *l, int process, bool is_silent);
+bool tcp_has_failed(tcp_links *l, int process, bool *is_silent);
 
 /* Begin to send a copy of a short message. 0 or an error. */
 int tcp_post(tcp_links *l, int to, int tag, const void *data, uint64_t bytes);

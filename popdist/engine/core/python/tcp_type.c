@@ -117,19 +117,21 @@ static PyObject *tcp_check_ready(TcpObject *self, PyObject *args)
 
 static PyObject *tcp_fail(TcpObject *self, PyObject *args)
 {
-    int number;
-    if (!PyArg_ParseTuple(args, "i", &number) || !is_process(self, number))
+    int number, is_silent;
+    if (!PyArg_ParseTuple(args, "ip", &number, &is_silent) || !is_process(self, number))
         return NULL;
-    tcp_note_failed(self->links, number);
+    tcp_note_failed(self->links, number, is_silent);
     Py_RETURN_NONE;
 }
 
+/* Return the processes that have failed, each with whether its host is silent. */
 static PyObject *tcp_list_failed(TcpObject *self, PyObject *unused)
 {
     PyObject *list = PyList_New(0);
+    bool is_silent;
     for (int i = 0; i < self->size; i++)
-        if (tcp_has_failed(self->links, i))
-            append_to(&list, PyLong_FromLong(i));
+        if (tcp_has_failed(self->links, i, &is_silent))
+            append_to(&list, Py_BuildValue("(iO)", i, is_silent ? Py_True : Py_False));
     return list;
 }
 

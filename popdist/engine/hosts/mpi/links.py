@@ -46,7 +46,7 @@ class MpiLinks:
         self._sending: list[tuple[Any, object]] = []
         # How many deaths on other hosts have hangups that are not reported any more.
         self._forgotten_deaths = 0
-        self.failed: set[int] = set()
+        self.failed: dict[int, int] = {}
         self.most_tag = int(self._comm.Get_attr(mpi.TAG_UB))
         functions = ctypes.CDLL(mpi.__file__)
 
@@ -150,7 +150,8 @@ class MpiLinks:
             every = self._comm.Get_group()
             self._comm.Ack_failed(failed.Get_size())
             ranks = range(failed.Get_size())
-            self.failed |= set(failed.Translate_ranks(list(ranks), every))
+            dead = failed.Translate_ranks(list(ranks), every)
+            self.failed |= dict.fromkeys(dead, 0)
 
     def _probe(self) -> tuple[int, bytes] | None:
         status = self._mpi.Status()

@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
@@ -68,7 +68,7 @@ class TcpLinks:
         self._core = _core.TcpLinks(rank, size)
         self.table = self._core.table()
         self.most_tag = _MOST_TAG
-        self.failed: set[int] = set()
+        self.failed: dict[int, int] = {}
         # Sockets in a forked child would hide its parent's death.
         os.register_at_fork(after_in_child=self._core.disown)
         # Each is held while this process connects to that instance.
@@ -168,19 +168,21 @@ class TcpLinks:
             self._checked_at = monotonic()
             self._core.check_answers()
         while (news := self._core.take(_DIED)) is not None:
-            self.failed.add(int(news[1]))
-        failed = set(self._core.failed()) - self.failed
-        self.failed |= failed
+            instance, is_silent = json.loads(news[1])
+            self.failed.setdefault(instance, is_silent * SILENT_SECONDS)
+        failed = [one for one in self._core.failed() if one[0] not in self.failed]
+        for instance, is_silent in failed:
+            self.failed[instance] = is_silent * SILENT_SECONDS
         if self._rank == 0:
             self._tell_deaths(failed)
 
-    def _tell_deaths(self, instances: Iterable[int]) -> None:
+    def _tell_deaths(self, failed: Sequence[tuple[int, bool]]) -> None:
         """Tell all others who has died: they may have no connection to it."""
-        for instance in instances:
+        for death in failed:
             for other in range(1, self._size):
                 if other not in self.failed:
                     with suppress(OSError):  # it has died, too
-                        self._core.post(other, _DIED, b"%d" % instance)
+                        self._core.post(other, _DIED, json.dumps(death).encode())
 
     def _await(self, tag: int) -> tuple[int, bytes]:
         """Return a message that comes while the instances connect.
@@ -193,8 +195,8 @@ class TcpLinks:
             if self.failed:
                 lost = sorted(self.failed)
                 raise PeerLostError(
-                    f"{name_instances(lost).capitalize()} ended before all instances "
-                    "had connected to each other by TCP.",
+                    f"{name_instances(lost).capitalize()} ended, or did not answer, "
+                    "before all instances had connected to each other by TCP.",
                     lost,
                 )
             sleep(_PAUSE)
@@ -268,15 +270,17 @@ class TcpLinks:
             LinkError: The attempt says nothing about the instance.
         """
         # Its listener ends with its process; another program may have the port then.
-        if isinstance(error, ConnectionRefusedError | StrangerError | TimeoutError):
-            self._core.note_failed(instance)
+        if isinstance(error, ConnectionRefusedError | StrangerError):
+            self._core.note_failed(instance, False)
+        elif isinstance(error, TimeoutError):
+            self._core.note_failed(instance, True)
         elif isinstance(error, ConnectionError):
             # It has died, or had too many connections of others.
             sleep(0.05)
         elif error.errno not in _UNREACHABLE:
             raise LinkError(error.errno or 0) from error
         elif monotonic() > until:
-            self._core.note_failed(instance)
+            self._core.note_failed(instance, True)
         else:
             sleep(0.05)
 
