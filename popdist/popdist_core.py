@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from popdist import device, environment
 from popdist.environment import NODE_DEVICE_ID, Instance
 from popdist.errors import NotUniformError, UnreadableVariableError
-from popdist.job import instance_of, is_launched, topology_number
+from popdist.job import instance_of, topology_number
+from popdist.launchers import is_launched
 
 if TYPE_CHECKING:
     from popdist.backend import (

@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from popdist.environment import OPEN_MPI_SURVIVES
-from popdist.job import Job, Place, check_mpi, has_mpi
+from popdist.job import Job, Place
+from popdist.launchers import check_mpi, has_mpi
 
 if TYPE_CHECKING:
     from popdist.engine.hosts.tcp.listener import TcpRoot

@@ -16,7 +16,8 @@ from popdist.errors import (
     MissingVariableError,
     UnreadableVariableError,
 )
-from popdist.job import Place, instance_of, shared_name_of
+from popdist.job import Place, instance_of
+from popdist.launchers import shared_name_of
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "5",
