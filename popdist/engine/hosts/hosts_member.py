@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic, sleep
+from typing import Any
 
 from popdist.engine.failures import (
     Ending,
@@ -141,11 +142,7 @@ class HostsMember:
         instance = self.instances[peer]
         if not self.layout.is_told and now - self._asked_at > _ASK_SECONDS:
             self._asked_at = now
-            with suppress(LinkError):
-                if self.world.may_reach(instance):
-                    self.world.mail.send(
-                        instance, {"kind": "asks", "about": self.identity}
-                    )
+            self.world.tell([instance], {"kind": "asks", "about": self.identity})
         return False
 
     def _report_after(self) -> float:
@@ -170,13 +167,15 @@ class HostsMember:
         if not members or present[0] != self.rank or self._closed:
             return
         ranks = [here[q] for q in members]
-        message = {"kind": "missing", "group": self.identity, "call": self.calls}
+        self._tell_hosts("missing", call=self.calls, ranks=ranks)
+
+    # Any: the fields of a message depend on its kind.
+    def _tell_hosts(self, kind: str, here: Sequence[int] = (), **fields: Any) -> None:
+        """Send a message about this group to other hosts, and to some members here."""
+        message = {"kind": kind, "group": self.identity, **fields}
+        peers = (*self.layout.reachable, *here)
+        self.world.tell([self.instances[peer] for peer in peers], message)
         with suppress(LinkError):
-            for peer in self.layout.reachable:
-                if self.world.may_reach(self.instances[peer]):
-                    self.world.mail.send(
-                        self.instances[peer], {**message, "ranks": ranks}
-                    )
             self.world.mail.flush(0.05)
 
     def _missing(self) -> list[Missing]:
@@ -321,20 +320,11 @@ class HostsMember:
         self.world.callers.discard(self.comm.in_call)
         self.world.watchers.discard(self.look)
         self.world.mourners.discard(self._note_death)
-        message = {
-            "kind": "left",
-            "group": self.identity,
-            "rank": self.rank,
-            "calls": self.calls,
-            "ends": self.world.ends,
-        }
-        self.world.leavings[self.identity] = message
+        left = {"rank": self.rank, "calls": self.calls, "ends": self.world.ends}
+        named = {"kind": "left", "group": self.identity}
+        self.world.leavings[self.identity] = named | left
         here = [peer for peer in self.layout.local_ranks if peer != self.rank]
-        with suppress(LinkError):
-            for peer in (*self.layout.reachable, *here):
-                if self.world.may_reach(self.instances[peer]):
-                    self.world.mail.send(self.instances[peer], message)
-            self.world.mail.flush(0.05)
+        self._tell_hosts("left", here, **left)
 
     def look(self) -> None:
         """Process the messages about this group; any thread may call it."""
@@ -402,12 +392,7 @@ class HostsMember:
         if self._told:
             return
         self._told = True
-        message = {"kind": "ended", "group": self.identity, "error": fields_of(error)}
-        with suppress(LinkError):
-            for peer in self.layout.reachable:
-                if self.world.may_reach(self.instances[peer]):
-                    self.world.mail.send(self.instances[peer], message)
-            self.world.mail.flush(0.05)
+        self._tell_hosts("ended", error=fields_of(error))
 
     def _translated(self, ending: Ending) -> Ending:
         """Return an ending among this host's members as one of all members."""

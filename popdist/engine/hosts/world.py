@@ -2,12 +2,13 @@
 
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple
 
-from popdist.engine.hosts.links import Links
+from popdist.engine.hosts.links import LinkError, Links
 from popdist.engine.hosts.mail import Mail
 from popdist.engine.hosts.tcp.listener import TcpRoot
 from popdist.engine.meet.meeting import read_ended
@@ -114,8 +115,8 @@ class World:
             self.is_broken = True
         for message in self.mail.of("asks"):
             leaving = self.leavings.get(message["about"])
-            if leaving is not None and self.may_reach(message["from"]):
-                self.mail.send(message["from"], {**leaving, "late": True})
+            if leaving is not None:
+                self.tell([message["from"]], {**leaving, "late": True})
         self.watch_this_host()
         for watcher in list(self.watchers):
             watcher()
@@ -150,11 +151,15 @@ class World:
 
     def tell_others(self, message: dict[str, Any], *, here: bool = False) -> None:
         """Send a message to all instances on other hosts, if `here` on this one too."""
-        own = self.hosts[self.rank]
-        for other, host in enumerate(self.hosts):
-            is_other = other != self.rank and (here or host != own)
-            if is_other and self.may_reach(other):
-                self.mail.send(other, message)
+        own, others = self.hosts[self.rank], set(range(self.size)) - {self.rank}
+        self.tell([i for i in others if here or self.hosts[i] != own], message)
+
+    def tell(self, instances: Sequence[int], message: dict[str, Any]) -> None:
+        """Send a message to those of the instances that can be reached."""
+        for instance in instances:
+            with suppress(LinkError):
+                if self.may_reach(instance):
+                    self.mail.send(instance, message)
 
     def may_reach(self, instance: int) -> bool:
         """Return whether messages may be sent to an instance."""
