@@ -36,7 +36,7 @@ _BARRIER = Operation.BARRIER
 
 
 class Core(NamedTuple):
-    """The parts of the C core for a group's shortcuts for plain arrays."""
+    """The objects of the C core for a group's shortcuts for plain arrays."""
 
     comm: _core.Comm
     split: _core.Split
@@ -161,15 +161,15 @@ class Transport(ABC):
     def reduce_scatter(
         self, source: Rows, target: Rows, reduction: int, *, name: int = 0
     ) -> None:
-        """Give each replica its part of the reduction.
+        """Give each replica its share of the reduction.
 
-        The target is one row: the parts of the local replicas, one after the other.
+        The target is one row: the shares of the local replicas, one after the other.
         """
         total, local = sum(self.replicas), self.replicas[self.rank]
         if source.count % total or target.count != source.count // total * local:
             raise ValueError(
                 f"The target has {target.count} elements, but the {local} of {total} "
-                f"replicas here get equal parts of {source.count}."
+                f"replicas here get equal shares of {source.count}."
             )
         how = source.dtype, reduction, DIRECT, -1, name, NO_PRELUDE, ()
         self.run((_REDUCE_SCATTER, [(source, target)], *how))
@@ -233,12 +233,12 @@ class Transport(ABC):
         self._run_exchange(_SCATTER, source, target, lengths, root, name)
 
     def all_to_all(self, source: Rows, target: Rows, *, name: int = 0) -> None:
-        """Exchange parts: the source's leading axis has one part for each member."""
+        """Exchange shares: the source's leading axis has one for each member."""
         size = len(self.replicas)
         if not source.shape or source.shape[0] != size:
             raise ValueError(
                 f"The source has shape {source.shape}, but needs a leading axis of "
-                f"{size}: a part for each member."
+                f"{size}: a share for each member."
             )
         _check_bytes("target", target, source.nbytes)
         lengths = [source.nbytes // size] * size

@@ -9,7 +9,7 @@ from time import monotonic
 
 from popdist.errors import CollectiveTimeoutError
 
-# A wait without end is cut into pieces that poll() can count.
+# A longer wait is several waits, whose milliseconds poll() can count.
 _LONGEST = 1000.0
 
 

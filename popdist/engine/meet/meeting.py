@@ -148,10 +148,10 @@ def _runs(instances: Sequence[int]) -> list[str]:
             runs[-1].append(instance)
         else:
             runs.append([instance])
-    parts: list[str] = []
+    names: list[str] = []
     for run in runs:
         if len(run) > _MOST_IN_A_LIST:
-            parts.append(f"{run[0]} to {run[-1]}")
+            names.append(f"{run[0]} to {run[-1]}")
         else:
-            parts += map(str, run)
-    return parts
+            names += map(str, run)
+    return names

@@ -36,7 +36,7 @@ Initialise = Callable[[memoryview], None]
 class Memory(NamedTuple):
     """The memory that member 0 makes for the engine.
 
-    seldom: The begin and end of a part that most programs never use. The kernel need
+    seldom: The begin and end of a range that most programs never use. The kernel need
         not provide its pages before they are written.
     initialise: Fills the memory in, before another member has it.
     """
@@ -105,8 +105,8 @@ class Arena:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         if commits_strictly():
             begin = _begin_of_memory(fd, size)
-            parts = (0, seldom[0]), (seldom[1], nbytes)
-            _commit(fd, needed, [(begin + a, begin + b) for a, b in parts])
+            ranges = (0, seldom[0]), (seldom[1], nbytes)
+            _commit(fd, needed, [(begin + a, begin + b) for a, b in ranges])
         self._mapped = _map(fd, size)
         initialise(self._mapped)
         return fd
@@ -192,14 +192,14 @@ def _map(fd: int, size: int) -> memoryview:
     return memoryview(_core.Mapping(fd, begin, length, accessible=True))
 
 
-def _commit(fd: int, needed: int, parts: Iterable[tuple[int, int]]) -> None:
-    """Have the kernel set these parts of a file aside, from begin to end.
+def _commit(fd: int, needed: int, ranges: Iterable[tuple[int, int]]) -> None:
+    """Have the kernel set these ranges of a file aside, from begin to end.
 
     Where the kernel counts every page, the first access to a page kills the process if
     no page is left.
     """
     try:
-        for begin, end in parts:
+        for begin, end in ranges:
             if begin < end:
                 os.posix_fallocate(fd, begin, end - begin)
     except OSError as error:

@@ -20,8 +20,8 @@ from popdist.errors import ArenaError
 HEAP_SPAN = 1 << 36
 
 _HUGE = 2 << 20
-# Pages are made in pieces, because a signal makes the kernel throw a piece away.
-_PIECE = 64 << 20
+# So many bytes get pages at a time: at a signal, the kernel drops what it has made.
+_PAGES_BYTES = 64 << 20
 
 
 class Heap:
@@ -145,7 +145,7 @@ class Heap:
                 self._free[i : i + 1] = [(a, b) for a, b in rest if a < b]
                 return first
         raise MemoryError(
-            f"An array of {in_units(length)} does not fit into the free part of the "
+            f"An array of {in_units(length)} does not fit into what is free of the "
             f"{in_units(HEAP_SPAN)} that an instance can share. Free arrays, or use "
             "ordinary memory."
         )
@@ -161,9 +161,9 @@ class Heap:
             )
         self._check_file()
         try:
-            for at in range(begin, begin + length, _PIECE):
-                piece = min(_PIECE, begin + length - at)
-                os.posix_fallocate(self._fd, self._begin + at, piece)
+            for at in range(begin, begin + length, _PAGES_BYTES):
+                some = min(_PAGES_BYTES, begin + length - at)
+                os.posix_fallocate(self._fd, self._begin + at, some)
         except OSError as error:
             raise MemoryError(
                 f"An array of {in_units(length)} cannot be shared: {error.strerror}. "

@@ -127,7 +127,7 @@ def test_rows_that_do_not_fit_are_refused_before_the_core_sees_them() -> None:
         ),
         (
             lambda: carry.reduce_scatter(rows_at(x), rows_at(three), SUM),
-            "equal parts of 2",
+            "equal shares of 2",
         ),
         (lambda: Rows((ctypes.addressof(x) + 1,), (1,), BFLOAT16), "multiple of 2"),
         (lambda: Rows((1,), (1,), 13), "The dtype code is 13"),

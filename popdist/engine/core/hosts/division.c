@@ -5,12 +5,12 @@
 #include <stdlib.h>
 
 enum {
-    /* The bytes of a part of a block's nodes on one host: at least so many for each
-     * host. With larger blocks, members wait less often for the other hosts, and MPI
+    /* The bytes that a carrier carries of a block's nodes on one host: at least so many
+     * for each host. With larger blocks, members wait less often for the other hosts, and MPI
      * libraries copy messages less often. A call of several blocks has some of them in
      * transit. */
-    LEAST_PART_BYTES = 512 << 10,
-    MOST_PART_BYTES = 8 << 20,
+    LEAST_CARRIED_BYTES = 512 << 10,
+    MOST_CARRIED_BYTES = 8 << 20,
     LEAST_BLOCKS = 2,
     SHARE_BYTES = 32 << 10,
     /* The most bytes of nodes for all other hosts in one exchange, and in records. */
@@ -21,31 +21,31 @@ enum {
     MOST_CARRIERS = 4,
 };
 
-range part_of(const division *d, uint64_t count, int carrier)
+range carried_range(const division *d, uint64_t count, int carrier)
 {
     return range_of_share(count, (int)d->carriers, carrier, SHARE_UNIT);
 }
 
-range scattered_part(const division *d, uint32_t host, uint64_t number, int carrier)
+range scattered_range(const division *d, uint32_t host, uint64_t number, int carrier)
 {
     const range all =
         range_of_share(d->of_each_host[host], (int)d->count, (int)number, SHARE_UNIT);
-    const range part = part_of(d, range_length(all), carrier);
-    return (range){all.begin + part.begin, all.begin + part.end};
+    const range own = carried_range(d, range_length(all), carrier);
+    return (range){all.begin + own.begin, all.begin + own.end};
 }
 
 uint64_t length_of_share(const division *d, uint64_t number, int carrier, uint32_t host)
 {
     if (d->scatters)
-        return range_length(scattered_part(d, host, number, carrier));
+        return range_length(scattered_range(d, host, number, carrier));
     const range all = range_of_block(d->total, d->block, number);
-    const range part = part_of(d, range_length(all), carrier);
+    const range own = carried_range(d, range_length(all), carrier);
     const range share =
-        range_of_share(range_length(part), (int)d->hosts->hosts, (int)host, SHARE_UNIT);
+        range_of_share(range_length(own), (int)d->hosts->hosts, (int)host, SHARE_UNIT);
     return range_length(share);
 }
 
-uint64_t length_of_part(const division *d, uint64_t number, int carrier)
+uint64_t carried_length(const division *d, uint64_t number, int carrier)
 {
     uint64_t length = 0;
     for (uint32_t host = 0; host < d->hosts->hosts; host++)
@@ -84,7 +84,7 @@ void move_to_block(const division *d, window *to, uint64_t number)
         window_append(to, all.begin, all.end);
     for (int q = 0; d->scatters && q < (int)d->carriers; q++)
         for (uint32_t host = 0; host < d->hosts->hosts; host++)
-            append_scattered(d, to, host, scattered_part(d, host, number, q));
+            append_scattered(d, to, host, scattered_range(d, host, number, q));
 }
 
 /* Find the results of the members of each host in a reduce_scatter, and divide these
@@ -101,7 +101,7 @@ static bool divide_among_hosts(division *d)
     if (d->in_records)
         return true;
     d->whole = false;
-    d->part = length_of_part(d, 0, 0);
+    d->carried = carried_length(d, 0, 0);
     d->share = 0;
     for (uint32_t host = 0; host < h->hosts; host++)
         d->share = most(d->share, length_of_share(d, 0, 0, host));
@@ -121,16 +121,16 @@ bool division_open(division *d, const call *k, size_t node_element)
     };
     d->carriers = d->whole ? 1 : (uint32_t)least(h->fewest_members, MOST_CARRIERS);
     d->carries = (uint32_t)k->c->rank < d->carriers;
-    const uint64_t even = least(bytes / d->carriers / LEAST_BLOCKS, MOST_PART_BYTES);
+    const uint64_t even = least(bytes / d->carriers / LEAST_BLOCKS, MOST_CARRIED_BYTES);
     const uint64_t shares_bytes = (uint64_t)SHARE_BYTES * h->hosts;
-    const uint64_t part_bytes = most(shares_bytes, most(even, LEAST_PART_BYTES));
-    d->block = most(part_bytes / width / SHARE_UNIT, 1) * SHARE_UNIT * d->carriers;
+    const uint64_t carried_bytes = most(shares_bytes, most(even, LEAST_CARRIED_BYTES));
+    d->block = most(carried_bytes / width / SHARE_UNIT, 1) * SHARE_UNIT * d->carriers;
     if (d->block > d->total)
         d->block = d->in_records ? d->total : round_up(d->total, SHARE_UNIT);
     d->count = d->in_records ? 1 : (d->total + d->block - 1) / d->block;
-    d->part = part_of(d, d->block, 0).end;
-    d->share = d->whole ? d->part
-                        : range_of_share(d->part, (int)h->hosts, 0, SHARE_UNIT).end;
+    d->carried = carried_range(d, d->block, 0).end;
+    d->share = d->whole ? d->carried
+                        : range_of_share(d->carried, (int)h->hosts, 0, SHARE_UNIT).end;
     return !d->scatters || divide_among_hosts(d);
 }
 

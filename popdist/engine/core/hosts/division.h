@@ -3,8 +3,8 @@
  * Carriers are the first members of each host, the same number on all hosts; the leader is
  * one. A small amount of data goes with the records of the call. More goes in blocks. If
  * the total is small, each leader gets all nodes and completes them all: one exchange. If
- * it is large, each carrier has a part of every block. Each host completes a share of this
- * part and sends the result to the others: two exchanges, of less data.
+ * it is large, each carrier carries a range of every block. Each host completes a share of
+ * this range and sends the result to the others: two exchanges, of less data.
  *
  * In a reduce_scatter, each host completes the results for its members: one exchange. A
  * block has elements for every host, so that all receive at the same time.
@@ -21,8 +21,9 @@ typedef struct {
     bool whole;        /* each leader completes all of a block */
     uint32_t carriers; /* of each host: the members below that rank */
     bool carries;      /* this member is one */
-    /* Elements: of a block, of its longest part, and of that part's longest share. */
-    uint64_t block, part, share;
+    /* Elements: of a block, of the longest range that a carrier carries of it, and of that
+     * range's longest share. */
+    uint64_t block, carried, share;
     uint64_t count; /* blocks */
     /* For a reduce_scatter: the elements of a replica's result, and of all results on
      * each host. */
@@ -33,15 +34,15 @@ typedef struct {
 bool division_open(division *d, const call *k, size_t node_element);
 void division_close(division *d);
 
-/* A carrier's part of `count` elements, by its rank on its host. */
-range part_of(const division *d, uint64_t count, int carrier);
+/* The range that a carrier carries of `count` elements, by its rank on its host. */
+range carried_range(const division *d, uint64_t count, int carrier);
 
-/* A carrier's part of the results of a reduce_scatter on a host, in one block. */
-range scattered_part(const division *d, uint32_t host, uint64_t number, int carrier);
+/* The range that it carries of a host's results of a reduce_scatter, in one block. */
+range scattered_range(const division *d, uint32_t host, uint64_t number, int carrier);
 
-/* The elements of a carrier's part of a block that one host completes, and all of them. */
+/* The elements that it carries of a block: those that one host completes, and all. */
 uint64_t length_of_share(const division *d, uint64_t number, int carrier, uint32_t host);
-uint64_t length_of_part(const division *d, uint64_t number, int carrier);
+uint64_t carried_length(const division *d, uint64_t number, int carrier);
 
 /* The most ranges of the call's row in one block. */
 uint32_t most_ranges(const division *d);

@@ -11,24 +11,24 @@ typedef struct {
     char *out;
     uint64_t number; /* of the block */
     const unsigned char *result;
-    uint64_t length; /* elements of a part in one block through the slots */
+    uint64_t length; /* elements of a carrier in one block through the slots */
 } handing;
 
-/* Return a carrier's elements to hand out: a part of the block, or of this host's
- * results of a reduce_scatter. */
-static range handed_part(const handing *h, int carrier)
+/* Return a carrier's elements to hand out: of the block, or of this host's results of a
+ * reduce_scatter. */
+static range handed_range(const handing *h, int carrier)
 {
     const division *d = h->d;
-    return d->scatters ? scattered_part(d, d->hosts->here, h->number, carrier)
-                       : part_of(d, h->k->total, carrier);
+    return d->scatters ? scattered_range(d, d->hosts->here, h->number, carrier)
+                       : carried_range(d, h->k->total, carrier);
 }
 
 /* Return the elements of it in one block through the slots. */
 static range handed_by(const handing *h, int carrier, uint64_t block)
 {
-    const range part = handed_part(h, carrier);
-    const range c = range_of_block(range_length(part), h->length, block);
-    return (range){part.begin + c.begin, part.begin + c.end};
+    const range all = handed_range(h, carrier);
+    const range c = range_of_block(range_length(all), h->length, block);
+    return (range){all.begin + c.begin, all.begin + c.end};
 }
 
 static const unsigned char *own_result(const handing *h, uint64_t block)
@@ -80,8 +80,8 @@ static status through_slots(handing *h)
 {
     comm *c = h->k->c;
     h->length = c->agreed.block_bytes / h->t.a.element;
-    /* The first carrier's part is the longest. */
-    const uint64_t longest = range_length(handed_part(h, 0));
+    /* The first carrier's range is the longest. */
+    const uint64_t longest = range_length(handed_range(h, 0));
     const uint64_t bytes = least(longest, h->length) * h->t.a.element;
     blocks all = {
         .c = c,
@@ -97,13 +97,13 @@ static status through_slots(handing *h)
     return blocks_run(&all, &d);
 }
 
-status hand_out(const division *d, const call *whole, const call *part, char *out,
+status hand_out(const division *d, const call *whole, const call *block, char *out,
                 uint64_t number, const unsigned char *result)
 {
     status s = DONE;
     handing h = {
         .d = d,
-        .k = d->scatters ? whole : part,
+        .k = d->scatters ? whole : block,
         .out = out,
         .number = number,
         .result = result,
@@ -111,7 +111,7 @@ status hand_out(const division *d, const call *whole, const call *part, char *ou
     h.t = call_terms(h.k);
     h.t.stream_out = !d->scatters && d->total * h.t.a.element >= STREAM_OUT_BYTES;
     if (whole->c->size == 1)
-        take(&h, handed_part(&h, 0), result);
+        take(&h, handed_range(&h, 0), result);
     else
         s = through_slots(&h);
     if (h.t.stream_out)

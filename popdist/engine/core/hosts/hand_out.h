@@ -8,10 +8,10 @@
 
 /* Give the members of this host a block's result. All of them must call this.
  *
- * `part` is the block as a separate call. A reduce_scatter does not use it: each member
+ * `block` is one as a separate call. A reduce_scatter does not use it: each member
  * gets its own elements at `out`. A carrier passes its elements as `result`.
  */
-status hand_out(const division *d, const call *whole, const call *part, char *out,
+status hand_out(const division *d, const call *whole, const call *block, char *out,
                 uint64_t number, const unsigned char *result);
 
 #endif

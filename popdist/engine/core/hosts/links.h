@@ -112,7 +112,7 @@ bool links_reserve(links *l, uint64_t bytes, uint32_t messages);
 /* End the group: this member has no memory for a call. */
 status links_out_of_memory(comm *c);
 
-/* Begin a call of a group on several hosts; all steps on this host are parts of it. */
+/* Begin a call of a group on several hosts; all steps on this host belong to it. */
 void begin_larger_call(comm *c, const descriptor *d);
 
 /* Begin to send to, or to receive from, a member on another host. */

@@ -17,18 +17,18 @@ typedef struct {
     char *out; /* the destination of this member's share in a reduce_scatter */
 } work;
 
-/* Reduce a block's rows to nodes, and give each carrier its part of them. */
+/* Reduce a block's rows to nodes, and give each carrier its range of them. */
 static status reduce_here(work *w, uint64_t number)
 {
     const division *d = &w->d;
     uint64_t lengths[MAX_MEMBERS] = {0};
     for (uint32_t q = 0; q < d->carriers; q++)
-        lengths[q] = length_of_part(d, number, (int)q);
+        lengths[q] = carried_length(d, number, (int)q);
     move_to_block(d, &w->reduced, number);
     unsigned char *nodes = transit_of(&w->x, number)->nodes;
     for (uint32_t i = 0; d->carries && i < w->x.k->split->host_nodes; i++)
-        w->x.own[i] = (char *)nodes + i * d->part * w->x.node_element;
-    return reduce_to_nodes(&w->reduced.part, lengths, w->x.own);
+        w->x.own[i] = (char *)nodes + i * d->carried * w->x.node_element;
+    return reduce_to_nodes(&w->reduced.view, lengths, w->x.own);
 }
 
 /* Hand out a block's result, if the members of this host get it. */
@@ -46,7 +46,7 @@ static status hand_out_here(work *w, uint64_t number)
         move_to_block(d, &w->handed_out, number);
     else if (d->carries)
         result += b->begins[here] * x->a.element;
-    return hand_out(d, x->k, &w->handed_out.part, w->out, number, result);
+    return hand_out(d, x->k, &w->handed_out.view, w->out, number, result);
 }
 
 static status reduce_with_records(work *w)
@@ -56,7 +56,7 @@ static status reduce_with_records(work *w)
     transit *b = w->d.carries ? divide_block(x, 0) : NULL;
     status s = reduce_here(w, 0);
     if (s == DONE && x->l->leads) {
-        const uint64_t bytes = x->k->split->host_nodes * w->d.part * x->node_element;
+        const uint64_t bytes = x->k->split->host_nodes * w->d.carried * x->node_element;
         s = begin_records(c, b->nodes, bytes);
         if (s == DONE)
             s = finish_records(c);
@@ -130,7 +130,7 @@ static bool work_open(work *w)
     const call *k = w->x.k;
     if (!window_open(&w->reduced, k, most_ranges(&w->d)) || !window_open(&w->handed_out, k, 1))
         return false;
-    w->reduced.part.op = REDUCE_TO_NODES;
+    w->reduced.view.op = REDUCE_TO_NODES;
     return !w->d.carries || shares_open(&w->x, w->d.in_records ? 1 : DEPTH);
 }
 

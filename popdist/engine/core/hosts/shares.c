@@ -14,11 +14,11 @@ enum {
 /* Return the number of messages that bring the nodes of one number. */
 static uint32_t messages_of_nodes(const division *d, size_t node_element)
 {
-    const uint64_t bytes = d->part * node_element;
+    const uint64_t bytes = d->carried * node_element;
     return d->whole && bytes ? (uint32_t)((bytes + EAGER_BYTES - 1) / EAGER_BYTES) : 1;
 }
 
-/* The elements of this carrier's part of a block that a host completes. */
+/* The elements that this carrier carries of a block and a host completes. */
 static range share_of(const shares *x, const transit *b, uint32_t host)
 {
     if (x->d->whole)
@@ -26,12 +26,12 @@ static range share_of(const shares *x, const transit *b, uint32_t host)
     return (range){b->begins[host], b->begins[host + 1]};
 }
 
-/* `count` pieces of `bytes`, at intervals of `apart`. */
+/* `count` times so many bytes, at intervals of `apart`. */
 typedef struct {
     unsigned char *at;
     uint64_t bytes, apart;
     uint32_t count;
-} pieces;
+} strided;
 
 /* The memory for the nodes from another host. */
 static unsigned char *received_from(const shares *x, const transit *b, uint32_t host)
@@ -43,30 +43,30 @@ static unsigned char *received_from(const shares *x, const transit *b, uint32_t 
 }
 
 /* The data that this host sends to another one, or receives from it. */
-static pieces pieces_of(const shares *x, const transit *b, message_kind kind, direction way,
+static strided strided_of(const shares *x, const transit *b, message_kind kind, direction way,
                         uint32_t host)
 {
     const uint32_t here = x->l->here, receiver = way == TO_OTHERS ? host : here;
     const uint32_t completes = kind == NODES ? receiver : here + host - receiver;
     const range share = share_of(x, b, completes);
     if (kind == RESULTS)
-        return (pieces){
+        return (strided){
             .at = b->result + share.begin * x->a.element,
             .bytes = range_length(share) * x->a.element,
             .count = !x->d->whole && !x->d->scatters
                      && (x->root_host < 0 || x->root_host == (int)receiver),
         };
     const bool sends = way == TO_OTHERS;
-    return (pieces){
+    return (strided){
         .at = sends ? b->nodes + share.begin * x->node_element : received_from(x, b, host),
         .bytes = range_length(share) * x->node_element,
-        .apart = (sends ? x->d->part : x->d->share) * x->node_element,
+        .apart = (sends ? x->d->carried : x->d->share) * x->node_element,
         .count = x->d->hosts->nodes[sends ? here : host],
     };
 }
 
-/* Begin to exchange one piece with a host. */
-static status begin_piece(const shares *x, messages *to, message_kind kind, direction way,
+/* Begin to exchange bytes with a host. */
+static status begin_bytes(const shares *x, messages *to, message_kind kind, direction way,
                           uint32_t host, unsigned char *at, uint64_t bytes)
 {
     comm *c = x->k->c;
@@ -93,10 +93,10 @@ status begin_messages(shares *x, transit *b, message_kind kind, direction way)
     for (uint32_t step = 1; step < l->hosts; step++) {
         const uint32_t ahead = way == TO_OTHERS ? step : l->hosts - step;
         const uint32_t host = (l->here + ahead) % l->hosts;
-        const pieces p = pieces_of(x, b, kind, way, host);
+        const strided p = strided_of(x, b, kind, way, host);
         for (uint32_t i = 0; i < p.count; i++) {
             const status s =
-                begin_piece(x, to, kind, way, host, p.at + i * p.apart, p.bytes);
+                begin_bytes(x, to, kind, way, host, p.at + i * p.apart, p.bytes);
             if (s != DONE)
                 return s;
         }
@@ -111,7 +111,7 @@ void complete_share(shares *x, const transit *b, range share)
     x->l->data_of[h->here] = b->nodes + share.begin * x->node_element;
     for (uint32_t i = 0; i < h->of_hosts.leaves; i++) {
         const host_node n = h->leaf[i];
-        const uint64_t apart = n.host == h->here ? x->d->part : x->d->share;
+        const uint64_t apart = n.host == h->here ? x->d->carried : x->d->share;
         x->leaf[i] = (const char *)x->l->data_of[n.host] + n.node * apart * x->node_element;
     }
     complete_nodes(x->k->c, &x->a, &h->of_hosts, x->leaf, x->k->nodes_as_given,
@@ -158,9 +158,9 @@ transit *divide_block(shares *x, uint64_t number)
 static bool place_blocks(shares *x, uint32_t count)
 {
     const host_split *h = x->d->hosts;
-    const uint64_t result = round_up(x->d->part * x->a.element, PAGE);
+    const uint64_t result = round_up(x->d->carried * x->a.element, PAGE);
     const uint32_t own = h->nodes[h->here], others = h->of_hosts.leaves - own;
-    const uint64_t own_nodes = own * x->d->part * x->node_element;
+    const uint64_t own_nodes = own * x->d->carried * x->node_element;
     const uint64_t all_nodes = own_nodes + others * x->d->share * x->node_element;
     const uint64_t each = round_up(all_nodes, PAGE) + result;
     const uint32_t of_nodes = messages_of_nodes(x->d, x->node_element);

@@ -16,12 +16,12 @@ typedef struct {
 
 /* A block in transit, and its memory. */
 typedef struct {
-    uint64_t *begins; /* the begin of each host's share of this carrier's part, and the
-                       * end of the last */
-    unsigned char *nodes;    /* this carrier's part of this host's nodes, one after the
-                              * other */
+    uint64_t *begins; /* the begin of each host's share of what this carrier carries, and
+                       * the end of the last */
+    unsigned char *nodes;    /* what this carrier carries of this host's nodes, one
+                              * after the other */
     unsigned char *received; /* the other hosts' nodes for this host's share */
-    unsigned char *result;   /* of this carrier's part */
+    unsigned char *result;   /* of what this carrier carries */
     messages nodes_of_others, results_of_others, outgoing;
 } transit;
 

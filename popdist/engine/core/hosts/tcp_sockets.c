@@ -71,11 +71,11 @@ bool tcp_write(tcp_links *l, connection *c)
         request *r = c->first;
         const uint64_t head = sizeof r->head;
         const uint64_t of_data = r->at > head ? r->at - head : 0;
-        struct iovec parts[2] = {
+        struct iovec memory[2] = {
             {(unsigned char *)&r->head + least(r->at, head), head - least(r->at, head)},
             {r->data + of_data, bytes_after(&r->head) - of_data},
         };
-        struct msghdr all = {.msg_iov = parts, .msg_iovlen = 2};
+        struct msghdr all = {.msg_iov = memory, .msg_iovlen = 2};
         const ssize_t written = sendmsg(c->fd, &all, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (written < 0 && errno == EINTR)
             continue;

@@ -6,7 +6,7 @@
 
 typedef struct {
     const call *whole;
-    call part;
+    call view;
     array_rows *arrays;
     char **addresses; /* of all rows of all arrays, read and written */
     cursor at;        /* where the last range ended */
@@ -16,7 +16,7 @@ typedef struct {
 bool window_open(window *w, const call *whole, uint32_t ranges);
 void window_close(window *w);
 
-/* Empty the part, and append elements [begin, end) to it. */
+/* Empty the view, and append elements [begin, end) to it. */
 void window_clear(window *w);
 void window_append(window *w, uint64_t begin, uint64_t end);
 

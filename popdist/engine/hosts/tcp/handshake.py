@@ -104,13 +104,13 @@ def _receive(
     data = b""
     while len(data) < nbytes:
         try:
-            part = connection.recv(nbytes - len(data))
+            received = connection.recv(nbytes - len(data))
         except TimeoutError as error:
             # With a number, it is the kernel's: the other host does not answer.
             if error.errno or is_over():
                 raise
             continue
-        if not part:
+        if not received:
             raise ConnectionResetError
-        data += part
+        data += received
     return data

@@ -132,7 +132,8 @@ def listen_as_root(root: TcpRoot) -> socket.socket:
             raise ArenaError(
                 f"Instance 0 cannot listen at {root.host}:{root.port}, where the other "
                 f"instances are to reach it by TCP: {reason}. The host must be an "
-                "address of instance 0's host, and no other process may use the port."
+                "address of instance 0's host, and no other process may use the port. "
+                "If poprun has chosen it, start the job again: it chooses another one."
             ) from error
 
 

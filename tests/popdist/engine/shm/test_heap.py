@@ -196,7 +196,7 @@ def test_an_allocation_larger_than_a_region_is_refused(heap: Heap, file: int) ->
         heap.allocate(HEAP_SPAN + 1)
 
     assert str(refusal.value) == (
-        "An array of 64 GiB does not fit into the free part of the 64 GiB that an "
+        "An array of 64 GiB does not fit into what is free of the 64 GiB that an "
         "instance can share. Free arrays, or use ordinary memory."
     )
     assert used(file) == 0

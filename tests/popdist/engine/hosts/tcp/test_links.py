@@ -316,7 +316,8 @@ def test_a_port_that_another_process_keeps_is_named(
     assert str(refusal.value) == (
         f"Instance 0 cannot listen at 127.0.0.1:{port}, where the other instances are "
         "to reach it by TCP: Address already in use. The host must be an address of "
-        "instance 0's host, and no other process may use the port."
+        "instance 0's host, and no other process may use the port. If poprun has "
+        "chosen it, start the job again: it chooses another one."
     )
 
 
