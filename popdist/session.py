@@ -14,11 +14,11 @@ from functools import cached_property
 from threading import Lock, active_count
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from popdist import transports
 from popdist.claim import Claim
 from popdist.errors import GroupUnusableError
 from popdist.job import Job, Place
 from popdist.settings import Settings
-from popdist.transports import job_hosts_of, meet_members_of
 
 if TYPE_CHECKING:
     from popdist.engine.endpoint import Endpoint
@@ -88,7 +88,7 @@ class Session:
         Raises:
             ArenaError: `--mpirun local` has started this process, and no MPI.
         """
-        return job_hosts_of(self.job, self.settings.tcp, self.look_up_links)
+        return transports.job_hosts_of(self.job, self.settings.tcp, self.look_up_links)
 
     def known_pidfds(self) -> "dict[int, Pidfd]":
         """Return the pidfds of peers that the program has not closed."""
@@ -221,7 +221,7 @@ class Session:
         from popdist.engine.endpoint import wait_for_lost_at_exit
 
         self.settings.check_level(simd_levels())
-        meet_members = meet_members_of(place, self.job_hosts)
+        meet_members = transports.meet_members_of(place, self.job_hosts)
         transport = meet_members(meeting, simd=self.settings.simd)
         if self.recorder is not None:
             self.recorder.add_group(transport, purpose)

@@ -1,9 +1,9 @@
-"""The kinds of transports, and the choice of one for the members of a group."""
+"""The choice of a transport for the members of a group, and what it needs to know."""
 
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from popdist.environment import OPEN_MPI_SURVIVES
 from popdist.job import Job, Place
@@ -15,49 +15,23 @@ if TYPE_CHECKING:
     from popdist.engine.transport import MeetMembers
 
 
-class TransportKind(NamedTuple):
-    """A kind of transport.
-
-    reaches: Returns whether it connects the instances of a job, given one's place.
-    load: Imports the transport, and returns the function that makes one; its argument
-        returns the hosts of the job.
-    """
-
-    reaches: Callable[[Place], bool]
-    load: "Callable[[Callable[[], JobHosts]], MeetMembers]"
-
-
-def _shared_memory(_: "Callable[[], JobHosts]") -> "MeetMembers":
-    # Not above: without collectives, numpy and the engine are not needed.
-    from popdist.engine.shm.shm_transport import ShmTransport
-
-    return ShmTransport.meet
-
-
-def _several_hosts(job_hosts: "Callable[[], JobHosts]") -> "MeetMembers":
-    # Not above, as in _shared_memory().
-    from popdist.engine.hosts.hosts_transport import HostsTransport
-
-    # Without this, Open MPI 5 would end this process when another one dies.
-    os.environ.setdefault(OPEN_MPI_SURVIVES, "1")
-    return partial(HostsTransport.meet, job_hosts=job_hosts())
-
-
-# All kinds of transports. The first one that reaches the members of a group is its.
-TRANSPORTS = [
-    TransportKind(lambda place: place.on_one_host, _shared_memory),
-    TransportKind(lambda _: True, _several_hosts),
-]
-
-
 def meet_members_of(place: Place, job_hosts: "Callable[[], JobHosts]") -> "MeetMembers":
     """Return the function that makes the transport of a group.
 
     Args:
         place: The place of this process in the set that the transport must reach.
+        job_hosts: Returns the hosts of the job.
     """
-    kind = next(kind for kind in TRANSPORTS if kind.reaches(place))
-    return kind.load(job_hosts)
+    # Not above: without collectives, numpy and the engine are not needed.
+    if place.on_one_host:
+        from popdist.engine.shm.shm_transport import ShmTransport
+
+        return ShmTransport.meet
+    from popdist.engine.hosts.hosts_transport import HostsTransport
+
+    # Without this, Open MPI 5 would end this process when another one dies.
+    os.environ.setdefault(OPEN_MPI_SURVIVES, "1")
+    return partial(HostsTransport.meet, job_hosts=job_hosts())
 
 
 def job_hosts_of(
@@ -78,7 +52,7 @@ def job_hosts_of(
         look_up = None
     elif look_up is None:
         check_mpi(os.environ)
-    # Not above, as in _shared_memory().
+    # Not above, as in meet_members_of().
     from popdist import __version__
     from popdist.engine.hosts.tcp.listener import TcpRoot
     from popdist.engine.hosts.world import JobHosts

@@ -4,6 +4,7 @@ import pytest
 
 from popdist import transports
 from popdist.engine.shm.shm_transport import ShmTransport
+from popdist.job import Place
 from popdist.session import STATE
 from tests import jobs
 from tests.forked_tests import run_in_fork
@@ -37,10 +38,11 @@ def each_transport(
 ) -> None:
     """Run a test over shared memory, and then over unix sockets."""
     if request.param == "unix":
-        monkeypatch.setattr(transports, "TRANSPORTS", [*transports.TRANSPORTS])
-        other_transports.register()
-        monkeypatch.setattr(members, "MEET", other_transports.UnixTransport.meet)
+        meet = other_transports.UnixTransport.meet
+        monkeypatch.setattr(transports, "meet_members_of", lambda *_: meet)
+        monkeypatch.setattr(members, "MEET", meet)
         program = f"from {other_transports.__name__} import register; register()"
         monkeypatch.setenv(jobs.BEFORE_PROLOGUE, program)
     else:
-        assert transports.TRANSPORTS[0].load(STATE.job_hosts) == ShmTransport.meet
+        meet = transports.meet_members_of(Place(), STATE.job_hosts)
+        assert meet == ShmTransport.meet

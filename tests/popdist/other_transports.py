@@ -459,5 +459,4 @@ def _received(line: socket.socket, count: int) -> bytes:
 
 def register() -> None:
     """Let all groups of this process, and of those it forks, go over unix sockets."""
-    kind = transports.TransportKind(lambda _: True, lambda _: UnixTransport.meet)
-    transports.TRANSPORTS.insert(0, kind)
+    transports.meet_members_of = lambda *_: UnixTransport.meet
