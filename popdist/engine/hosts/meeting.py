@@ -6,13 +6,13 @@ from time import monotonic, sleep
 from typing import Any
 
 from popdist.engine import _core
-from popdist.engine.failures import ErrorFields, error_of, fields_of
 from popdist.engine.hosts.hosts_member import HostsMember
 from popdist.engine.hosts.layout import Layout
 from popdist.engine.hosts.links_thread import start
 from popdist.engine.hosts.world import JobHosts, World
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.meeting import Meeting
+from popdist.engine.meet.messages import decode_refusal, encode_refusal
 from popdist.engine.meet.pidfds import lost
 from popdist.engine.shm.shm_member import ShmMember
 from popdist.engine.tuning import Tuning
@@ -91,7 +91,7 @@ class MeetOverHosts:
             for answer in world.mail.of("welcome", group):
                 if answer["to"] == begin:
                     if "error" in answer:
-                        raise error_of(ErrorFields(*answer["error"]))
+                        raise decode_refusal(answer["error"])
                     return answer["uid"], answer["tags"]
             self._look(world, local, deadline, [0])
             sleep(pause)
@@ -117,7 +117,7 @@ class MeetOverHosts:
         except PopdistError as error:
             if isinstance(error, MismatchError):
                 self._receive_late(world, group, hellos)
-            self._answer(world, group, hellos, {"error": fields_of(error)})
+            self._answer(world, group, hellos, {"error": encode_refusal(error)})
             raise
         tags = [hellos[rank]["tag"] for rank in range(size)]
         self._answer(world, group, hellos, {"uid": uid, "tags": tags})
