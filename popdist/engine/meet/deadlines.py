@@ -9,7 +9,7 @@ from time import monotonic
 
 from popdist.errors import CollectiveTimeoutError
 
-# A longer wait is several waits, whose milliseconds poll() can count.
+# A longer wait is several waits: poll() counts milliseconds in an int.
 _LONGEST = 1000.0
 
 

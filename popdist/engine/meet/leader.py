@@ -145,7 +145,7 @@ class Leader:
             connection.close()
 
     def _answer_late_members(self, failure: PopdistError) -> None:
-        """Start a thread that answers members that connect after a failure.
+        """Answer members that connect after a failure, in a new thread.
 
         They would wait for member 0 until their timeout otherwise.
         """

@@ -21,8 +21,8 @@ typedef struct {
     bool whole;        /* each leader completes all of a block */
     uint32_t carriers; /* of each host: the members below that rank */
     bool carries;      /* this member is one */
-    /* Elements: of a block, of the longest range that a carrier carries of it, and of that
-     * range's longest share. */
+    /* Elements: of a block, of a carrier's longest range of it, and of the longest share
+     * of such a range. */
     uint64_t block, carried, share;
     uint64_t count; /* blocks */
     /* For a reduce_scatter: the elements of a replica's result, and of all results on
