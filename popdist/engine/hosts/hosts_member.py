@@ -45,10 +45,10 @@ class HostsMember:
         world: World,
         local: ShmMember,
         layout: Layout,
+        meeting: Meeting,
         *,
         uid: str,
         tags: Sequence[int],
-        meeting: Meeting,
     ) -> None:
         """Take part in a group after its members have met.
 

@@ -1,7 +1,7 @@
 """The members of a group over several hosts find each other, by short messages."""
 
 from _blake2 import blake2b
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic, sleep
 from typing import Any
 
@@ -10,7 +10,6 @@ from popdist.engine.hosts.hosts_member import HostsMember
 from popdist.engine.hosts.layout import Layout
 from popdist.engine.hosts.links_thread import start
 from popdist.engine.hosts.world import JobHosts, World
-from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.meeting import Meeting
 from popdist.engine.meet.messages import decode_refusal, encode_refusal
 from popdist.engine.meet.pidfds import lost
@@ -28,162 +27,153 @@ class MeetOverHosts:
     """One member's meeting with the others of a group."""
 
     def __init__(self, meeting: Meeting, job_hosts: JobHosts) -> None:
-        self.rank, self.instances = meeting.rank, tuple(meeting.instances)
         self._meeting, self._hosts = meeting, job_hosts
-        self._name = meeting.name
-        self._world: World | None = None
 
     def hosts(self) -> list[int]:
         """Return each member's host; links tell it if the launcher does not."""
         hosts = self._hosts.hosts or self.world().hosts
-        return [hosts[instance] for instance in self.instances]
+        return [hosts[instance] for instance in self._meeting.instances]
 
     def world(self) -> World:
         """Return the linked instances, once all of the job have started links."""
-        if self._world is None:
-            self._world = start(self._hosts, self._meeting)
-            self._world.ended_file = self._meeting.ended_file
-        return self._world
+        world = start(self._hosts, self._meeting)
+        world.ended_file = self._meeting.ended_file
+        return world
 
     def run(self, simd: str | None, tuning: Tuning | None) -> HostsMember:
         """Meet the members of this host, and then the members of other hosts."""
         # First of all: another instance may wait for this one to start its links, to
         # make another group.
-        world = self.world()
-        layout = Layout(self.rank, self.instances, self.hosts())
-        local = self._meet_on_host(layout, simd, tuning)
+        world, meeting, name = self.world(), self._meeting, self._name()
+        layout = Layout(meeting.rank, meeting.instances, self.hosts())
+        here = meeting._replace(
+            name=f"{name}.host{self.hosts()[meeting.rank]}",
+            rank=layout.local_rank,
+            instances=[meeting.instances[rank] for rank in layout.local_ranks],
+        )
+        local = ShmMember(here, simd, tuning)
         try:
-            begin = world.new_tag(_core.MESSAGE_KINDS)
-            uid, tags = self._meet_all(world, layout, local, begin)
+            tag = world.new_tag(_core.MESSAGE_KINDS)
+            exchange = _Exchange(world, local, meeting)
+            shared = name.removeprefix(self._hosts.shared_name)
+            uid, tags = exchange.run(shared, tag, self._hosts.version)
             return HostsMember(
-                world, local, layout, uid=uid, tags=tags, meeting=self._meeting
+                world, local, layout, uid=uid, tags=tags, meeting=meeting
             )
         except BaseException:
             local.close()
             raise
 
-    def _meet_on_host(
-        self, layout: Layout, simd: str | None, tuning: Tuning | None
-    ) -> ShmMember:
-        instances = [self.instances[rank] for rank in layout.local_ranks]
-        meeting = self._meeting._replace(
-            name=f"{self._text()}.host{self.hosts()[self.rank]}",
-            rank=layout.local_rank,
-            instances=instances,
-        )
-        return ShmMember(meeting, simd, tuning)
-
-    def _meet_all(
-        self, world: World, layout: Layout, local: ShmMember, begin: int
-    ) -> tuple[str, list[int]]:
-        """Return the name of the group, and the first tag of each member."""
-        name = self._text().removeprefix(self._hosts.shared_name).encode()
-        group = blake2b(name, digest_size=16).hexdigest()
-        size = len(self.instances)
-        hello = {"kind": "hello", "group": group, "rank": self.rank, "size": size}
-        hello |= {"tag": begin, "layout": f"{_core.arena_layout():016x}"}
-        hello["version"] = self._hosts.version
-        if self.rank == 0:
-            return self._lead(world, local, group, hello)
-        world.mail.send(self.instances[0], hello)
-        deadline = self._meeting.deadline()
-        for pause in _pauses():
-            for answer in world.mail.of("welcome", group):
-                if answer["to"] == begin:
-                    if "error" in answer:
-                        raise decode_refusal(answer["error"])
-                    return answer["uid"], answer["tags"]
-            self._look(world, local, deadline, [0])
-            sleep(pause)
-        raise AssertionError("unreachable")
-
-    def _lead(
-        self, world: World, local: ShmMember, group: str, own: dict[str, Any]
-    ) -> tuple[str, list[int]]:
-        hellos = {0: own}
-        deadline, size = self._meeting.deadline(), len(self.instances)
-        uid = f"{self.instances[0]}.{own['tag']}"
-        try:
-            for pause in _pauses():
-                for hello in world.mail.of("hello", group):
-                    hellos[hello["rank"]] = hello
-                    _check_version(self.instances[0], own, hello, world.names)
-                    _check_alike(self.instances, own, hello)
-                if len(hellos) == size:
-                    break
-                missing = [rank for rank in range(size) if rank not in hellos]
-                self._look(world, local, deadline, missing)
-                sleep(pause)
-        except PopdistError as error:
-            if isinstance(error, MismatchError):
-                self._receive_late(world, group, hellos)
-            self._answer(world, group, hellos, {"error": encode_refusal(error)})
-            raise
-        tags = [hellos[rank]["tag"] for rank in range(size)]
-        self._answer(world, group, hellos, {"uid": uid, "tags": tags})
-        return uid, tags
-
-    def _receive_late(
-        self, world: World, group: str, hellos: dict[int, dict[str, Any]]
-    ) -> None:
-        """Wait a little for members that come later, to tell them of an error, too."""
-        until = monotonic() + _LATE_SECONDS
-        while monotonic() < until:
-            world.find_deaths()
-            for hello in world.mail.of("hello", group):
-                hellos[hello["rank"]] = hello
-            come = {self.instances[rank] for rank in hellos}
-            if set(self.instances) <= come | world.dead.keys():
-                return
-            sleep(_PAUSE)
-
-    def _answer(
-        self,
-        world: World,
-        group: str,
-        hellos: Mapping[int, dict[str, Any]],
-        answer: dict[str, Any],
-    ) -> None:
-        for rank, hello in hellos.items():
-            if rank != 0 and world.may_reach(self.instances[rank]):
-                to = {"kind": "welcome", "group": group, "to": hello["tag"]}
-                world.mail.send(self.instances[rank], to | answer)
-        world.mail.flush(0.2)
-
-    def _look(
-        self, world: World, local: ShmMember, deadline: Deadline, missing: list[int]
-    ) -> None:
-        """Take messages, and raise if others will not come."""
-        world.find_deaths()
-        self._meeting.check()
-        self._meeting.check_file()
-        for instance, pidfd in local.arena.watching().items():
-            if not pidfd.is_of_a_live_process:
-                raise lost(instance, pidfd.pid)
-        for instance in self.instances:
-            if instance in world.dead:
-                raise lost(instance, 0)
-        deadline.check(lambda: self._meeting.name_of(missing))
-
-    def _text(self) -> str:
+    def _name(self) -> str:
         """Return the group's name, looked up until there is one."""
-        if isinstance(self._name, str):
-            return self._name
+        name = self._meeting.name
+        if isinstance(name, str):
+            return name
         deadline = self._meeting.deadline()
-        while (text := self._name()) is None:
+        while (text := name()) is None:
             self._meeting.check_file()
             deadline.check(lambda: self._meeting.name_of([0]))
             sleep(_PAUSE)
-        self._name = text
         return text
 
 
-def _pauses() -> Iterator[float]:
-    """Yield how long to sleep between looks, longer and longer."""
-    pause = 0.0
-    while True:
-        yield pause
-        pause = min(pause + 0.0002, _PAUSE)
+class _Exchange:
+    """The hellos of all members to member 0, and its answers."""
+
+    def __init__(self, world: World, local: ShmMember, meeting: Meeting) -> None:
+        self._world, self._local, self._meeting = world, local, meeting
+        self._hellos: dict[int, dict[str, Any]] = {}
+        self._group = ""
+
+    def run(self, name: str, tag: int, version: str) -> tuple[str, list[int]]:
+        """Return the unique name of the group, and the first tag of each member.
+
+        Args:
+            name: The name of the group on all hosts.
+            tag: The first tag of this member.
+        """
+        meeting, mail = self._meeting, self._world.mail
+        self._group = blake2b(name.encode(), digest_size=16).hexdigest()
+        hello = {"kind": "hello", "group": self._group, "rank": meeting.rank}
+        hello |= {"size": meeting.size, "tag": tag, "version": version}
+        hello["layout"] = f"{_core.arena_layout():016x}"
+        if meeting.rank == 0:
+            return self._lead(hello)
+        mail.send(meeting.instances[0], hello)
+        for _ in self._waits(lambda: [0]):
+            for answer in mail.of("welcome", self._group):
+                if answer["to"] == tag:
+                    if "error" in answer:
+                        raise decode_refusal(answer["error"])
+                    return answer["uid"], answer["tags"]
+        raise AssertionError("unreachable")
+
+    def _lead(self, own: dict[str, Any]) -> tuple[str, list[int]]:
+        instances, size = self._meeting.instances, self._meeting.size
+        hellos = self._hellos = {0: own}
+        try:
+            for _ in self._waits(lambda: [r for r in range(size) if r not in hellos]):
+                for hello in self._receive_hellos():
+                    _check_version(instances[0], own, hello, self._world.names)
+                    _check_alike(instances, own, hello)
+                if len(hellos) == size:
+                    break
+        except PopdistError as error:
+            if isinstance(error, MismatchError):
+                self._receive_late()
+            self._answer({"error": encode_refusal(error)})
+            raise
+        uid = f"{instances[0]}.{own['tag']}"
+        tags = [hellos[rank]["tag"] for rank in range(size)]
+        self._answer({"uid": uid, "tags": tags})
+        return uid, tags
+
+    def _receive_hellos(self) -> Iterator[dict[str, Any]]:
+        for hello in self._world.mail.of("hello", self._group):
+            self._hellos[hello["rank"]] = hello
+            yield hello
+
+    def _receive_late(self) -> None:
+        """Wait a little for members that come later, to tell them of an error, too."""
+        until = monotonic() + _LATE_SECONDS
+        instances = self._meeting.instances
+        while monotonic() < until:
+            self._world.find_deaths()
+            list(self._receive_hellos())
+            come = {instances[rank] for rank in self._hellos}
+            if set(instances) <= come | self._world.dead.keys():
+                return
+            sleep(_PAUSE)
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        for rank, hello in self._hellos.items():
+            instance = self._meeting.instances[rank]
+            if rank != 0 and self._world.may_reach(instance):
+                to = {"kind": "welcome", "group": self._group, "to": hello["tag"]}
+                self._world.mail.send(instance, to | answer)
+        self._world.mail.flush(0.2)
+
+    def _waits(self, missing: Callable[[], list[int]]) -> Iterator[None]:
+        """Yield for each look for messages, and raise if others will not come.
+
+        Args:
+            missing: Returns the members that are waited for.
+        """
+        deadline, pause = self._meeting.deadline(), 0.0
+        while True:
+            yield
+            self._world.find_deaths()
+            self._meeting.check()
+            self._meeting.check_file()
+            for instance, pidfd in self._local.arena.watching().items():
+                if not pidfd.is_of_a_live_process:
+                    raise lost(instance, pidfd.pid)
+            for instance in self._meeting.instances:
+                if instance in self._world.dead:
+                    raise lost(instance)
+            deadline.check(lambda: self._meeting.name_of(missing()))
+            sleep(pause)
+            pause = min(pause + 0.0002, _PAUSE)
 
 
 def _check_version(

@@ -133,11 +133,16 @@ def _stat_of(pid: int) -> list[bytes]:
     return stat[stat.rindex(b")") + 2 :].split()
 
 
-def lost(instance: int, pid: int) -> PeerLostError:
-    """Return the error for a member that ends while the instances meet."""
+def lost(instance: int, pid: int | None = None) -> PeerLostError:
+    """Return the error for a member that ends while the instances meet.
+
+    Args:
+        pid: Its process, if that is known here.
+    """
+    process = "" if pid is None else f" (process {pid})"
     return PeerLostError(
-        f"Instance {instance} (process {pid}) ended or gave up while the "
-        "instances met. Look above for its last output.",
+        f"Instance {instance}{process} ended or gave up while the instances met. Look "
+        "above for its last output.",
         (instance,),
     )
 
