@@ -6,9 +6,9 @@
 
 enum {
     /* The bytes that a carrier carries of a block's nodes on one host: at least so many
-     * for each host. With larger blocks, members wait less often for the other hosts, and MPI
-     * libraries copy messages less often. A call of several blocks has some of them in
-     * transit. */
+     * for each host. With larger blocks, members wait less often for the other hosts,
+     * and MPI libraries copy messages less often. A call of several blocks has some of
+     * them in transit. */
     LEAST_CARRIED_BYTES = 512 << 10,
     MOST_CARRIED_BYTES = 8 << 20,
     LEAST_BLOCKS = 2,
@@ -21,35 +21,36 @@ enum {
     MOST_CARRIERS = 4,
 };
 
-range carried_range(const division *d, uint64_t count, int carrier)
+range division_carried(const division *d, uint64_t count, int carrier)
 {
     return range_of_share(count, (int)d->carriers, carrier, SHARE_UNIT);
 }
 
-range scattered_range(const division *d, uint32_t host, uint64_t number, int carrier)
+range division_scattered(const division *d, uint32_t host, uint64_t number, int carrier)
 {
     const range all =
         range_of_share(d->of_each_host[host], (int)d->count, (int)number, SHARE_UNIT);
-    const range own = carried_range(d, range_length(all), carrier);
+    const range own = division_carried(d, range_length(all), carrier);
     return (range){all.begin + own.begin, all.begin + own.end};
 }
 
-uint64_t length_of_share(const division *d, uint64_t number, int carrier, uint32_t host)
+uint64_t division_share_length(const division *d, uint64_t number, int carrier,
+                               uint32_t host)
 {
     if (d->scatters)
-        return range_length(scattered_range(d, host, number, carrier));
+        return range_length(division_scattered(d, host, number, carrier));
     const range all = range_of_block(d->total, d->block, number);
-    const range own = carried_range(d, range_length(all), carrier);
+    const range own = division_carried(d, range_length(all), carrier);
     const range share =
         range_of_share(range_length(own), (int)d->hosts->hosts, (int)host, SHARE_UNIT);
     return range_length(share);
 }
 
-uint64_t carried_length(const division *d, uint64_t number, int carrier)
+uint64_t division_carried_length(const division *d, uint64_t number, int carrier)
 {
     uint64_t length = 0;
     for (uint32_t host = 0; host < d->hosts->hosts; host++)
-        length += length_of_share(d, number, carrier, host);
+        length += division_share_length(d, number, carrier, host);
     return length;
 }
 
@@ -70,13 +71,13 @@ static void append_scattered(const division *d, window *to, uint32_t host, range
     }
 }
 
-uint32_t most_ranges(const division *d)
+uint32_t division_most_ranges(const division *d)
 {
     /* Each carrier may have a range of each member's result. */
     return d->scatters ? d->carriers * ((uint32_t)d->hosts->size + d->hosts->hosts) : 1;
 }
 
-void move_to_block(const division *d, window *to, uint64_t number)
+void division_set_window(const division *d, window *to, uint64_t number)
 {
     const range all = range_of_block(d->total, d->block, number);
     window_clear(to);
@@ -84,7 +85,7 @@ void move_to_block(const division *d, window *to, uint64_t number)
         window_append(to, all.begin, all.end);
     for (int q = 0; d->scatters && q < (int)d->carriers; q++)
         for (uint32_t host = 0; host < d->hosts->hosts; host++)
-            append_scattered(d, to, host, scattered_range(d, host, number, q));
+            append_scattered(d, to, host, division_scattered(d, host, number, q));
 }
 
 /* Find the results of the members of each host in a reduce_scatter, and divide these
@@ -101,10 +102,10 @@ static bool divide_among_hosts(division *d)
     if (d->in_records)
         return true;
     d->whole = false;
-    d->carried = carried_length(d, 0, 0);
+    d->carried = division_carried_length(d, 0, 0);
     d->share = 0;
     for (uint32_t host = 0; host < h->hosts; host++)
-        d->share = most(d->share, length_of_share(d, 0, 0, host));
+        d->share = most(d->share, division_share_length(d, 0, 0, host));
     return true;
 }
 
@@ -128,7 +129,7 @@ bool division_open(division *d, const call *k, size_t node_element)
     if (d->block > d->total)
         d->block = d->in_records ? d->total : round_up(d->total, SHARE_UNIT);
     d->count = d->in_records ? 1 : (d->total + d->block - 1) / d->block;
-    d->carried = carried_range(d, d->block, 0).end;
+    d->carried = division_carried(d, d->block, 0).end;
     d->share = d->whole ? d->carried
                         : range_of_share(d->carried, (int)h->hosts, 0, SHARE_UNIT).end;
     return !d->scatters || divide_among_hosts(d);

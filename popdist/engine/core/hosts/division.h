@@ -35,19 +35,20 @@ bool division_open(division *d, const call *k, size_t node_element);
 void division_close(division *d);
 
 /* The range that a carrier carries of `count` elements, by its rank on its host. */
-range carried_range(const division *d, uint64_t count, int carrier);
+range division_carried(const division *d, uint64_t count, int carrier);
 
 /* The range that it carries of a host's results of a reduce_scatter, in one block. */
-range scattered_range(const division *d, uint32_t host, uint64_t number, int carrier);
+range division_scattered(const division *d, uint32_t host, uint64_t number, int carrier);
 
 /* The elements that it carries of a block: those that one host completes, and all. */
-uint64_t length_of_share(const division *d, uint64_t number, int carrier, uint32_t host);
-uint64_t carried_length(const division *d, uint64_t number, int carrier);
+uint64_t division_share_length(const division *d, uint64_t number, int carrier,
+                               uint32_t host);
+uint64_t division_carried_length(const division *d, uint64_t number, int carrier);
 
 /* The most ranges of the call's row in one block. */
-uint32_t most_ranges(const division *d);
+uint32_t division_most_ranges(const division *d);
 
 /* Set a window to a block: the elements of all carriers, one after the other. */
-void move_to_block(const division *d, window *to, uint64_t number);
+void division_set_window(const division *d, window *to, uint64_t number);
 
 #endif

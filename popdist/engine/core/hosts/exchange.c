@@ -68,8 +68,8 @@ static status agree(comm *c)
 {
     if (!c->links->leads)
         return DONE;
-    const status s = begin_records(c, NULL, 0);
-    return s == DONE ? finish_records(c) : s;
+    const status s = links_begin_records(c, NULL, 0);
+    return s == DONE ? links_finish_records(c) : s;
 }
 
 /* Find the bytes after `b` of the shares of a host's members: as many as lie together, and
@@ -100,7 +100,7 @@ static status begin_shares(const plan *p, direction way, int peer, uint32_t host
     status s = DONE;
     for (range b = {0, 0}; s == DONE && next_part(p, host, most_bytes, &b);) {
         const uint64_t bytes = range_length(b);
-        s = begin_transfers(p->c, way, peer, ROWS, at + (packed ? before : b.begin), bytes);
+        s = links_begin(p->c, way, peer, ROWS, at + (packed ? before : b.begin), bytes);
         before += bytes;
     }
     return s;
@@ -123,9 +123,9 @@ static status begin_shares_of_others(const plan *p, direction way, char *at)
 static status gather_records(const plan *p)
 {
     const links *l = p->l;
-    status s = begin_records(p->c, p->scratch, p->bytes_here);
+    status s = links_begin_records(p->c, p->scratch, p->bytes_here);
     if (s == DONE)
-        s = finish_records(p->c);
+        s = links_finish_records(p->c);
     for (uint32_t q = 0; s == DONE && q < l->count_of_members; q++) {
         const unsigned char **from = &l->data_of[l->members[q].host];
         memcpy(p->out + p->begins[q], *from, p->x->lengths[q]);
@@ -169,7 +169,7 @@ static status all_gather_in_blocks(const plan *p)
         const uint32_t host = (l->here + step) % l->hosts;
         for (range b = {0, 0}; s == DONE && next_part(p, host, BLOCK_BYTES, &b);) {
             if (l->leads)
-                s = await_transfer(p->c, received++);
+                s = links_await_transfer(p->c, received++);
             char *at = p->out + b.begin;
             s = s == DONE ? broadcast_here(p, 0, at, at, range_length(b)) : s;
         }
@@ -217,8 +217,8 @@ static status send_down(const plan *p, const tree *t, char *at, uint64_t bytes)
     status s = DONE;
     for (uint32_t step = t->lowest_bit / 2; s == DONE && step; step /= 2)
         if (t->number + step < p->l->hosts)
-            s = begin_transfers(p->c, TO_OTHERS, sender_of(p, t->number + step), ROWS, at,
-                                bytes);
+            s = links_begin(p->c, TO_OTHERS, sender_of(p, t->number + step), ROWS, at,
+                            bytes);
     return s;
 }
 
@@ -232,12 +232,12 @@ static status broadcast(const plan *p)
     status s = agree(p->c);
     for (uint64_t i = 0; s == DONE && receives && i < blocks; i++) {
         const range b = range_of_block(bytes, BLOCK_BYTES, i);
-        s = begin_transfers(p->c, FROM_OTHERS, t.above, ROWS, row + b.begin, range_length(b));
+        s = links_begin(p->c, FROM_OTHERS, t.above, ROWS, row + b.begin, range_length(b));
     }
     for (uint64_t i = 0; s == DONE && i < blocks; i++) {
         const range b = range_of_block(bytes, BLOCK_BYTES, i);
         if (receives)
-            s = await_transfer(p->c, (uint32_t)i);
+            s = links_await_transfer(p->c, (uint32_t)i);
         if (s == DONE && sends)
             s = send_down(p, &t, row + b.begin, range_length(b));
         if (s == DONE)
@@ -278,7 +278,7 @@ static status scatter(const plan *p)
     if (s == DONE && l->leads) {
         s = begin_shares(p, FROM_OTHERS, p->x->root, l->here, p->scratch, true);
         if (s == DONE)
-            s = await_transfers(p->c);
+            s = links_await_transfers(p->c);
     }
     return s == DONE ? step_here(p, SCATTER, 0, p->scratch, p->out, true) : s;
 }
@@ -295,11 +295,11 @@ static status all_to_all(const plan *p)
     for (uint32_t step = 1; s == DONE && step < count; step++) {
         const uint32_t to = (rank + step) % count, from = (rank + count - step) % count;
         if (l->members[from].host != l->here)
-            s = begin_transfers(p->c, FROM_OTHERS, (int)from, ROWS, p->out + p->begins[from],
-                                p->x->lengths[from]);
+            s = links_begin(p->c, FROM_OTHERS, (int)from, ROWS, p->out + p->begins[from],
+                            p->x->lengths[from]);
         if (s == DONE && l->members[to].host != l->here)
-            s = begin_transfers(p->c, TO_OTHERS, (int)to, ROWS, in + p->begins[to],
-                                p->x->lengths[to]);
+            s = links_begin(p->c, TO_OTHERS, (int)to, ROWS, in + p->begins[to],
+                            p->x->lengths[to]);
     }
     return s == DONE ? step_here(p, ALL_TO_ALL, -1, in, p->out, false) : s;
 }
@@ -367,10 +367,10 @@ status exchange_over_hosts(const exchange *x)
     links *l = c->links;
     plan p = {.x = x, .c = c, .l = l, .in = (char *)(uintptr_t)x->in, .out = x->out};
     const descriptor d = exchange_described(x, l->count_of_members);
-    begin_larger_call(c, &d);
+    links_begin_call(c, &d);
     status s = plan_open(&p) ? carry_out(&p) : links_out_of_memory(c);
     if (s == DONE)
-        s = await_transfers(c);
+        s = links_await_transfers(c);
     if (s != DONE)
         links_note_failure(l);
     if (!l->under_way)
@@ -382,7 +382,7 @@ status exchange_over_hosts(const exchange *x)
 status barrier_over_hosts(comm *c, uint64_t name)
 {
     const descriptor d = {.operation = BARRIER, .name = name};
-    begin_larger_call(c, &d);
+    links_begin_call(c, &d);
     status s = barrier_run(c, 0);
     if (s == DONE)
         s = agree(c);

@@ -19,8 +19,8 @@ typedef struct {
 static range handed_range(const handing *h, int carrier)
 {
     const division *d = h->d;
-    return d->scatters ? scattered_range(d, d->hosts->here, h->number, carrier)
-                       : carried_range(d, h->k->total, carrier);
+    return d->scatters ? division_scattered(d, d->hosts->here, h->number, carrier)
+                       : division_carried(d, h->k->total, carrier);
 }
 
 /* Return the elements of it in one block through the slots. */

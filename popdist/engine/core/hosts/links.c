@@ -107,7 +107,7 @@ status links_out_of_memory(comm *c)
     return end_with_error(c, STOPPED, NULL, 0, NO_MEMORY);
 }
 
-void begin_larger_call(comm *c, const descriptor *d)
+void links_begin_call(comm *c, const descriptor *d)
 {
     /* The other members take no part in a message between two. */
     if (d->operation != SEND && d->operation != RECEIVE)
@@ -123,7 +123,8 @@ void begin_larger_call(comm *c, const descriptor *d)
 
 /* --- Messages */
 
-status send_to(comm *c, message *m, int member, int kind, const void *data, uint64_t bytes)
+status links_send(comm *c, message *m, int member, int kind, const void *data,
+                  uint64_t bytes)
 {
     const links *l = c->links;
     const remote *to = &l->members[member];
@@ -139,7 +140,8 @@ status send_to(comm *c, message *m, int member, int kind, const void *data, uint
     return error ? l->on_link_error(c, error) : DONE;
 }
 
-status receive_from(comm *c, message *m, int member, int kind, void *data, uint64_t bytes)
+status links_receive(comm *c, message *m, int member, int kind, void *data,
+                     uint64_t bytes)
 {
     const links *l = c->links;
     *m = (message){.peer = member, .begun = true};
@@ -228,7 +230,7 @@ static status await_long(comm *c, message *m, uint32_t count, int peer)
     return s;
 }
 
-status await_messages(comm *c, message *m, uint32_t count)
+status links_await(comm *c, message *m, uint32_t count)
 {
     int peer = 0;
     uint32_t open;
@@ -267,8 +269,8 @@ static message *new_transfer(links *l)
     return m;
 }
 
-status begin_transfers(comm *c, direction way, int member, message_kind kind, void *data,
-                       uint64_t bytes)
+status links_begin(comm *c, direction way, int member, message_kind kind, void *data,
+                   uint64_t bytes)
 {
     char *at = data;
     status s;
@@ -277,23 +279,23 @@ status begin_transfers(comm *c, direction way, int member, message_kind kind, vo
         message *m = new_transfer(c->links);
         if (!m)
             return links_out_of_memory(c);
-        s = way == TO_OTHERS ? send_to(c, m, member, (int)kind, at, now)
-                             : receive_from(c, m, member, (int)kind, at, now);
+        s = way == TO_OTHERS ? links_send(c, m, member, (int)kind, at, now)
+                             : links_receive(c, m, member, (int)kind, at, now);
         at += now;
         bytes -= now;
     } while (s == DONE && bytes);
     return s;
 }
 
-status await_transfer(comm *c, uint32_t number)
+status links_await_transfer(comm *c, uint32_t number)
 {
-    return await_messages(c, &c->links->transfers[number], 1);
+    return links_await(c, &c->links->transfers[number], 1);
 }
 
-status await_transfers(comm *c)
+status links_await_transfers(comm *c)
 {
     links *l = c->links;
-    const status s = await_messages(c, l->transfers, l->count_of_transfers);
+    const status s = links_await(c, l->transfers, l->count_of_transfers);
     if (s == DONE)
         l->count_of_transfers = 0;
     return s;
@@ -341,11 +343,11 @@ static status exchange_records(comm *c, unsigned char *end, uint32_t step)
     const int from = l->counterparts[(l->here + step) % l->hosts];
     const uint64_t bytes = (uint64_t)(end_of_records(l->records, count) - l->records);
     message *m = l->messages;
-    status s = receive_from(c, &m[0], from, RECORD, end, (uint64_t)count * LONGEST_RECORD);
-    return s == DONE ? send_to(c, &m[1], to, RECORD, l->records, bytes) : s;
+    status s = links_receive(c, &m[0], from, RECORD, end, (uint64_t)count * LONGEST_RECORD);
+    return s == DONE ? links_send(c, &m[1], to, RECORD, l->records, bytes) : s;
 }
 
-status begin_records(comm *c, const void *data, uint64_t bytes)
+status links_begin_records(comm *c, const void *data, uint64_t bytes)
 {
     links *l = c->links;
     record own = {.call = c->larger_call, .bytes = bytes};
@@ -355,14 +357,14 @@ status begin_records(comm *c, const void *data, uint64_t bytes)
     return exchange_records(c, end_of_records(l->records, 1), 1);
 }
 
-status finish_records(comm *c)
+status links_finish_records(comm *c)
 {
     links *l = c->links;
     unsigned char *end = end_of_records(l->records, 1);
     for (uint32_t step = 1; step < l->hosts; step *= 2) {
         status s = step > 1 ? exchange_records(c, end, step) : DONE;
         if (s == DONE)
-            s = await_messages(c, l->messages, RECORD_MESSAGES);
+            s = links_await(c, l->messages, RECORD_MESSAGES);
         if (s != DONE)
             return s;
         end = end_of_records(end, records_from(l, step));

@@ -113,27 +113,29 @@ bool links_reserve(links *l, uint64_t bytes, uint32_t messages);
 status links_out_of_memory(comm *c);
 
 /* Begin a call of a group on several hosts; all steps on this host belong to it. */
-void begin_larger_call(comm *c, const descriptor *d);
+void links_begin_call(comm *c, const descriptor *d);
 
 /* Begin to send to, or to receive from, a member on another host. */
-status send_to(comm *c, message *m, int member, int kind, const void *data, uint64_t bytes);
-status receive_from(comm *c, message *m, int member, int kind, void *data, uint64_t bytes);
+status links_send(comm *c, message *m, int member, int kind, const void *data,
+                  uint64_t bytes);
+status links_receive(comm *c, message *m, int member, int kind, void *data,
+                     uint64_t bytes);
 
 /* Wait until these messages are done. */
-status await_messages(comm *c, message *m, uint32_t count);
+status links_await(comm *c, message *m, uint32_t count);
 
 /* Begin to exchange bytes with a member on another host, as one or more transfers. */
-status begin_transfers(comm *c, direction way, int member, message_kind kind, void *data,
-                       uint64_t bytes);
+status links_begin(comm *c, direction way, int member, message_kind kind, void *data,
+                   uint64_t bytes);
 
 /* Wait for one transfer of the call, or for all of them. */
-status await_transfer(comm *c, uint32_t number);
-status await_transfers(comm *c);
+status links_await_transfer(comm *c, uint32_t number);
+status links_await_transfers(comm *c);
 
 /* The leaders exchange records of their calls, with a little data, and check that all
  * make the same call. `data_of` gets the address of each host's data. Other messages may
  * be begun in between. */
-status begin_records(comm *c, const void *data, uint64_t bytes);
-status finish_records(comm *c);
+status links_begin_records(comm *c, const void *data, uint64_t bytes);
+status links_finish_records(comm *c);
 
 #endif

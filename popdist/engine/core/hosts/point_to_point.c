@@ -12,21 +12,21 @@ static status send_between_hosts(comm *c, label own, char *row, uint64_t bytes)
     /* The records' memory: such a call has no records. */
     label *sent = (label *)(void *)c->links->records;
     *sent = own;
-    const status s = begin_transfers(c, TO_OTHERS, to, MESSAGES, sent, sizeof *sent);
-    return s == DONE ? begin_transfers(c, TO_OTHERS, to, MESSAGES, row, bytes) : s;
+    const status s = links_begin(c, TO_OTHERS, to, MESSAGES, sent, sizeof *sent);
+    return s == DONE ? links_begin(c, TO_OTHERS, to, MESSAGES, row, bytes) : s;
 }
 
 static status receive_between_hosts(comm *c, label own, char *row, uint64_t bytes)
 {
     const int from = c->larger_call.root;
     label *sent = (label *)(void *)c->links->records;
-    status s = begin_transfers(c, FROM_OTHERS, from, MESSAGES, sent, sizeof *sent);
+    status s = links_begin(c, FROM_OTHERS, from, MESSAGES, sent, sizeof *sent);
     if (s == DONE)
-        s = await_transfers(c);
+        s = links_await_transfers(c);
     if (s != DONE)
         return s;
     if (sent->dtype == own.dtype && sent->count == own.count)
-        return begin_transfers(c, FROM_OTHERS, from, MESSAGES, row, bytes);
+        return links_begin(c, FROM_OTHERS, from, MESSAGES, row, bytes);
     const descriptor theirs = {
         .count = sent->count,
         .operation = SEND,
@@ -46,7 +46,7 @@ status message_over_hosts(comm *c, operation op, int peer, dtype type, char *row
         .dtype = (uint8_t)type,
         .root = (int16_t)peer,
     };
-    begin_larger_call(c, &d);
+    links_begin_call(c, &d);
     if (other->host == c->links->here)
         return op == SEND ? send_message(c, other->place, type, row, bytes)
                           : receive_message(c, other->place, type, row, bytes);
@@ -55,7 +55,7 @@ status message_over_hosts(comm *c, operation op, int peer, dtype type, char *row
     status s = op == SEND ? send_between_hosts(c, own, row, bytes)
                           : receive_between_hosts(c, own, row, bytes);
     if (s == DONE)
-        s = await_transfers(c);
+        s = links_await_transfers(c);
     if (s != DONE)
         links_note_failure(c->links);
     return s;

@@ -23,9 +23,9 @@ static status reduce_here(work *w, uint64_t number)
     const division *d = &w->d;
     uint64_t lengths[MAX_MEMBERS] = {0};
     for (uint32_t q = 0; q < d->carriers; q++)
-        lengths[q] = carried_length(d, number, (int)q);
-    move_to_block(d, &w->reduced, number);
-    unsigned char *nodes = transit_of(&w->x, number)->nodes;
+        lengths[q] = division_carried_length(d, number, (int)q);
+    division_set_window(d, &w->reduced, number);
+    unsigned char *nodes = shares_transit(&w->x, number)->nodes;
     for (uint32_t i = 0; d->carries && i < w->x.k->split->host_nodes; i++)
         w->x.own[i] = (char *)nodes + i * d->carried * w->x.node_element;
     return reduce_to_nodes(&w->reduced.view, lengths, w->x.own);
@@ -40,10 +40,10 @@ static status hand_out_here(work *w, uint64_t number)
     if (x->root_host >= 0 && x->root_host != (int)here)
         /* The host's leader knows by now that all hosts make this call. */
         return number + 1 == d->count ? barrier_run(x->k->c, 0) : DONE;
-    const transit *b = transit_of(&w->x, number);
+    const transit *b = shares_transit(&w->x, number);
     const unsigned char *result = b->result;
     if (!d->scatters)
-        move_to_block(d, &w->handed_out, number);
+        division_set_window(d, &w->handed_out, number);
     else if (d->carries)
         result += b->begins[here] * x->a.element;
     return hand_out(d, x->k, &w->handed_out.view, w->out, number, result);
@@ -53,15 +53,15 @@ static status reduce_with_records(work *w)
 {
     shares *x = &w->x;
     comm *c = x->k->c;
-    transit *b = w->d.carries ? divide_block(x, 0) : NULL;
+    transit *b = w->d.carries ? shares_divide_block(x, 0) : NULL;
     status s = reduce_here(w, 0);
     if (s == DONE && x->l->leads) {
         const uint64_t bytes = x->k->split->host_nodes * w->d.carried * x->node_element;
-        s = begin_records(c, b->nodes, bytes);
+        s = links_begin_records(c, b->nodes, bytes);
         if (s == DONE)
-            s = finish_records(c);
+            s = links_finish_records(c);
         if (s == DONE)
-            complete_share(x, b, (range){0, w->d.total});
+            shares_complete(x, b, (range){0, w->d.total});
     }
     return s == DONE ? hand_out_here(w, 0) : s;
 }
@@ -72,7 +72,7 @@ static status agree(work *w)
 {
     shares *x = &w->x;
     comm *c = x->k->c;
-    const status s = x->l->leads ? finish_records(c) : DONE;
+    const status s = x->l->leads ? links_finish_records(c) : DONE;
     return s == DONE && w->d.carriers > 1 ? barrier_run(c, 0) : s;
 }
 
@@ -81,8 +81,9 @@ static status agree(work *w)
 static status begin_block(work *w, uint64_t number)
 {
     shares *x = &w->x;
-    return w->d.carries ? begin_messages(x, divide_block(x, number), NODES, FROM_OTHERS)
-                        : DONE;
+    if (!w->d.carries)
+        return DONE;
+    return shares_begin(x, shares_divide_block(x, number), NODES, FROM_OTHERS);
 }
 
 /* Reduce a block on this host, and begin to send its nodes to the others. During the
@@ -90,15 +91,15 @@ static status begin_block(work *w, uint64_t number)
 static status begin_exchange(work *w, uint64_t number)
 {
     shares *x = &w->x;
-    transit *b = transit_of(x, number);
-    status s = number == 0 && x->l->leads ? begin_records(x->k->c, NULL, 0) : DONE;
+    transit *b = shares_transit(x, number);
+    status s = number == 0 && x->l->leads ? links_begin_records(x->k->c, NULL, 0) : DONE;
     if (s == DONE)
         s = reduce_here(w, number);
     if (s == DONE && w->d.carries)
-        s = begin_messages(x, b, NODES, TO_OTHERS);
+        s = shares_begin(x, b, NODES, TO_OTHERS);
     if (s == DONE && number == 0)
         s = agree(w);
-    return s == DONE && w->d.carries ? begin_messages(x, b, RESULTS, FROM_OTHERS) : s;
+    return s == DONE && w->d.carries ? shares_begin(x, b, RESULTS, FROM_OTHERS) : s;
 }
 
 static status step_of(work *w, uint64_t step)
@@ -108,9 +109,9 @@ static status step_of(work *w, uint64_t step)
     shares *x = &w->x;
     status s = step < count ? begin_exchange(w, step) : DONE;
     if (s == DONE && carries && step >= 1 && step <= count)
-        s = complete_block(x, transit_of(x, step - 1));
+        s = shares_complete_block(x, shares_transit(x, step - 1));
     if (s == DONE && carries && step >= 2)
-        s = await_results(x, transit_of(x, step - 2));
+        s = shares_await_results(x, shares_transit(x, step - 2));
     if (s == DONE && step >= 2)
         s = hand_out_here(w, step - 2);
     /* It reuses the memory of the block just handed out. */
@@ -128,7 +129,8 @@ static status reduce_in_blocks(work *w)
 static bool work_open(work *w)
 {
     const call *k = w->x.k;
-    if (!window_open(&w->reduced, k, most_ranges(&w->d)) || !window_open(&w->handed_out, k, 1))
+    if (!window_open(&w->reduced, k, division_most_ranges(&w->d))
+        || !window_open(&w->handed_out, k, 1))
         return false;
     w->reduced.view.op = REDUCE_TO_NODES;
     return !w->d.carries || shares_open(&w->x, w->d.in_records ? 1 : DEPTH);
@@ -159,7 +161,7 @@ status reduce_over_hosts(const call *given, char *out)
     k.how = k.how == DIRECT ? how : k.how;
     descriptor d = call_descriptor(&k);
     d.details_hash = h->hash ^ k.shapes_hash;
-    begin_larger_call(c, &d);
+    links_begin_call(c, &d);
     if (k.root >= 0) {
         x->root_host = (int)h->host_of[k.root];
         k.root = c->links->members[k.root].place;

@@ -43,8 +43,8 @@ static unsigned char *received_from(const shares *x, const transit *b, uint32_t 
 }
 
 /* The data that this host sends to another one, or receives from it. */
-static strided strided_of(const shares *x, const transit *b, message_kind kind, direction way,
-                        uint32_t host)
+static strided strided_of(const shares *x, const transit *b, message_kind kind,
+                          direction way, uint32_t host)
 {
     const uint32_t here = x->l->here, receiver = way == TO_OTHERS ? host : here;
     const uint32_t completes = kind == NODES ? receiver : here + host - receiver;
@@ -76,15 +76,15 @@ static status begin_bytes(const shares *x, messages *to, message_kind kind, dire
     do {
         const uint64_t now = least(bytes, most_bytes);
         message *m = &to->first[to->count++];
-        s = way == TO_OTHERS ? send_to(c, m, member, (int)kind, at, now)
-                             : receive_from(c, m, member, (int)kind, at, now);
+        s = way == TO_OTHERS ? links_send(c, m, member, (int)kind, at, now)
+                             : links_receive(c, m, member, (int)kind, at, now);
         at += now;
         bytes -= now;
     } while (s == DONE && bytes);
     return s;
 }
 
-status begin_messages(shares *x, transit *b, message_kind kind, direction way)
+status shares_begin(shares *x, transit *b, message_kind kind, direction way)
 {
     const links *l = x->l;
     messages *to = way == TO_OTHERS ? &b->outgoing : kind == NODES ? &b->nodes_of_others
@@ -104,7 +104,7 @@ status begin_messages(shares *x, transit *b, message_kind kind, direction way)
     return DONE;
 }
 
-void complete_share(shares *x, const transit *b, range share)
+void shares_complete(shares *x, const transit *b, range share)
 {
     const host_split *h = x->d->hosts;
     char *to = (char *)b->result + share.begin * x->a.element;
@@ -120,38 +120,38 @@ void complete_share(shares *x, const transit *b, range share)
 
 static status await_all(const shares *x, const messages *of)
 {
-    return await_messages(x->k->c, of->first, of->count);
+    return links_await(x->k->c, of->first, of->count);
 }
 
-status complete_block(shares *x, transit *b)
+status shares_complete_block(shares *x, transit *b)
 {
     const status s = await_all(x, &b->nodes_of_others);
     if (s != DONE)
         return s;
     for (uint32_t host = 0; host < x->l->hosts; host++)
         x->l->data_of[host] = received_from(x, b, host);
-    complete_share(x, b, share_of(x, b, x->l->here));
-    return begin_messages(x, b, RESULTS, TO_OTHERS);
+    shares_complete(x, b, share_of(x, b, x->l->here));
+    return shares_begin(x, b, RESULTS, TO_OTHERS);
 }
 
-status await_results(shares *x, transit *b)
+status shares_await_results(shares *x, transit *b)
 {
     const status s = await_all(x, &b->results_of_others);
     return s == DONE ? await_all(x, &b->outgoing) : s;
 }
 
-transit *transit_of(shares *x, uint64_t number)
+transit *shares_transit(shares *x, uint64_t number)
 {
     return &x->blocks[number % DEPTH];
 }
 
-transit *divide_block(shares *x, uint64_t number)
+transit *shares_divide_block(shares *x, uint64_t number)
 {
-    transit *b = transit_of(x, number);
+    transit *b = shares_transit(x, number);
     b->nodes_of_others.count = b->results_of_others.count = b->outgoing.count = 0;
     for (uint32_t host = 0; host < x->l->hosts; host++)
         b->begins[host + 1] =
-            b->begins[host] + length_of_share(x->d, number, x->k->c->rank, host);
+            b->begins[host] + division_share_length(x->d, number, x->k->c->rank, host);
     return b;
 }
 

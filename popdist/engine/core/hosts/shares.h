@@ -43,19 +43,19 @@ bool shares_open(shares *x, uint32_t blocks_on_their_way);
 void shares_close(shares *x);
 
 /* The place of a block in transit, and of one that begins. */
-transit *transit_of(shares *x, uint64_t number);
-transit *divide_block(shares *x, uint64_t number);
+transit *shares_transit(shares *x, uint64_t number);
+transit *shares_divide_block(shares *x, uint64_t number);
 
 /* Begin to receive or to send the nodes or the results of a block. */
-status begin_messages(shares *x, transit *b, message_kind kind, direction way);
+status shares_begin(shares *x, transit *b, message_kind kind, direction way);
 
 /* Complete this host's share once the nodes have come, and begin to send the result. */
-status complete_block(shares *x, transit *b);
+status shares_complete_block(shares *x, transit *b);
 
 /* Complete elements; `data_of` the links has the other hosts' nodes for them. */
-void complete_share(shares *x, const transit *b, range share);
+void shares_complete(shares *x, const transit *b, range share);
 
 /* Wait until all results have come, and no message of the block is in transit. */
-status await_results(shares *x, transit *b);
+status shares_await_results(shares *x, transit *b);
 
 #endif
