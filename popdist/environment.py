@@ -145,7 +145,8 @@ MEETING_VARIABLES = (OMPI_RANK, OMPI_SIZE, OMPI_LOCAL_RANK, OMPI_LOCAL_SIZE, ARE
 
 # --- Set by an mpirun without poprun.
 
-# Open MPI's: the rank, the id of the job, and the address of its daemon on this host.
+# Open MPI's: the rank, which any launcher with PMIx sets, the id of the job, and the
+# address of its daemon on this host.
 PMIX_RANK = "PMIX_RANK"
 PMIX_NAMESPACE = "PMIX_NAMESPACE"
 PMIX_SERVER = "PMIX_SERVER_URI2"
@@ -213,8 +214,6 @@ JSRUN_RANK = "JSM_NAMESPACE_RANK"
 JSRUN_SIZE = "JSM_NAMESPACE_SIZE"
 HOROVOD_RANK = "HOROVOD_RANK"
 HOROVOD_SIZE = "HOROVOD_SIZE"
-# Any launcher's with PMIx, which has no variable for the size.
-PMIX_RANK = "PMIX_RANK"
 
 
 class Instance:
