@@ -227,7 +227,7 @@ def test_an_allocation_that_the_kernel_refuses_halfway_is_given_back(
             raise OSError(12, "Cannot allocate memory")
         commit(fd, offset, length)
 
-    monkeypatch.setattr(heap_module, "_PIECE", HUGE)
+    monkeypatch.setattr(heap_module, "_PAGES_BYTES", HUGE)
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     with pytest.raises(MemoryError) as refusal:
         heap.allocate(3 * HUGE)
