@@ -10,7 +10,7 @@ import json
 import os
 import struct
 
-from popdist.engine.meet.messages import Message
+from popdist.engine.meet.messages import MeetingMessage
 
 # Room for any packet: the table of some thousand members.
 _LARGEST = 1 << 18
@@ -48,7 +48,7 @@ class Connection:
             return False
         return True
 
-    def receive(self, *, with_fd: bool = False) -> Message:
+    def receive(self, *, with_fd: bool = False) -> MeetingMessage:
         """Return one message, without a packet if the peer has closed its end.
 
         Args:
@@ -62,12 +62,12 @@ class Connection:
             # can still be received after this error.
             return self._receive(with_fd)
 
-    def _receive(self, with_fd: bool) -> Message:
+    def _receive(self, with_fd: bool) -> MeetingMessage:
         space = _socket.CMSG_SPACE(_FD.size) if with_fd else 0
         flags = _socket.MSG_CMSG_CLOEXEC
         packet, ancillary, _, _ = self._socket.recvmsg(_LARGEST, space, flags)
         fds = [_FD.unpack_from(rights)[0] for _, _, rights in ancillary]
-        return Message.decode(packet, fds[0] if fds else None)
+        return MeetingMessage.decode(packet, fds[0] if fds else None)
 
     def close(self) -> None:
         self._socket.close()

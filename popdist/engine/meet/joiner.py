@@ -18,8 +18,8 @@ from popdist.engine.meet.messages import (
     REFUSAL,
     WELCOME,
     Hello,
+    MeetingMessage,
     Member,
-    Message,
     decode_refusal,
     encode_refusal,
 )
@@ -144,7 +144,7 @@ class Joiner:
             connection.send(REFUSAL, encode_refusal(MismatchError(false)))
         return None
 
-    def _receive(self, wanted: str) -> Message:
+    def _receive(self, wanted: str) -> MeetingMessage:
         while True:
             if not self._poll.poll(self._deadline.left() * 1000):
                 self._check()
@@ -164,7 +164,7 @@ class Joiner:
             if error is not None:
                 raise error
 
-    def _error_in(self, message: Message) -> PopdistError | None:
+    def _error_in(self, message: MeetingMessage) -> PopdistError | None:
         """Use a message that was not waited for, or return the error to raise.
 
         Raises:

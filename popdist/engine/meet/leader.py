@@ -18,8 +18,8 @@ from popdist.engine.meet.messages import (
     REFUSAL,
     WELCOME,
     Hello,
+    MeetingMessage,
     Member,
-    Message,
     decode_refusal,
     encode_refusal,
 )
@@ -189,7 +189,9 @@ class Leader:
         known = {self._meeting.instances[rank] for rank in self._pidfds.values()}
         return set(lost) <= known
 
-    def _receive(self, missing: Sequence[int]) -> list[tuple[Connection, Message]]:
+    def _receive(
+        self, missing: Sequence[int]
+    ) -> list[tuple[Connection, MeetingMessage]]:
         """Wait, and return the messages of members. Raise if one has ended."""
         wait = self._meeting.wait(self._deadline.left())
         events = self._poll.poll(wait * 1000)
@@ -206,7 +208,7 @@ class Leader:
             self._meeting.check_file()
         return [message for one in descriptors for message in self._take(one)]
 
-    def _take(self, descriptor: int) -> list[tuple[Connection, Message]]:
+    def _take(self, descriptor: int) -> list[tuple[Connection, MeetingMessage]]:
         """Accept a connection, or return the message that has arrived from a member."""
         if descriptor == self._listener.fileno():
             self._accept()
@@ -214,11 +216,13 @@ class Leader:
             return self._receive_from(self._connections[descriptor])
         return []
 
-    def _receive_from(self, connection: Connection) -> list[tuple[Connection, Message]]:
+    def _receive_from(
+        self, connection: Connection
+    ) -> list[tuple[Connection, MeetingMessage]]:
         try:
             message = connection.receive()
         except ConnectionError:
-            message = Message("", None, b"")
+            message = MeetingMessage("", None, b"")
         if message.kind == REFUSAL:
             self._came.add(connection.pid)
             raise self._refusal(connection, message)
@@ -246,7 +250,7 @@ class Leader:
         self._connections[connection.fileno()] = connection
         self._poll.register(connection, select.POLLIN)
 
-    def _admit(self, connection: Connection, message: Message) -> None:
+    def _admit(self, connection: Connection, message: MeetingMessage) -> None:
         """Accept a process as a member if its first message says that it is one."""
         hello = Hello.decode(message)
         if hello is None:
@@ -334,7 +338,7 @@ class Leader:
         assert connection.rank is not None
         return lost(self._meeting.instances[connection.rank], connection.pid)
 
-    def _refusal(self, connection: Connection, message: Message) -> PopdistError:
+    def _refusal(self, connection: Connection, message: MeetingMessage) -> PopdistError:
         try:
             return decode_refusal(message.value)
         except INVALID:

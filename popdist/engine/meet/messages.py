@@ -43,7 +43,7 @@ class Member(NamedTuple):
     started: int
 
 
-class Message(NamedTuple):
+class MeetingMessage(NamedTuple):
     """A message that has come. Its kind is empty if it is not valid.
 
     packet: The bytes of the message; none if the peer has closed its end.
@@ -75,7 +75,7 @@ class Hello(NamedTuple):
     version: int = VERSION
 
     @classmethod
-    def decode(cls, message: Message) -> Self | None:
+    def decode(cls, message: MeetingMessage) -> Self | None:
         """Return the hello, or None if another program sent the message."""
         try:
             hello = cls(**message.value)

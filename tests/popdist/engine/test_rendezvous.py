@@ -13,7 +13,7 @@ from popdist.engine.meet.group_name import address_of
 from popdist.engine.meet.meeting import name_instances
 from popdist.engine.meet.messages import (
     Hello,
-    Message,
+    MeetingMessage,
     decode_refusal,
     encode_refusal,
 )
@@ -993,7 +993,7 @@ def test_the_objection_to_a_hello_has_the_values(
 def test_a_hello_is_read_as_it_was_written() -> None:
     packet = json.dumps(("hello", HOST._asdict())).encode()
 
-    assert Hello.decode(Message.decode(packet)) == HOST
+    assert Hello.decode(MeetingMessage.decode(packet)) == HOST
 
 
 @pytest.mark.parametrize(
