@@ -1424,6 +1424,7 @@ static int run_level(const kernels *simd, uint64_t seed)
     for (int i = 0; i < most; i++)
         for (uint32_t each = 0; each <= MOST_ROWS; each++) {
             g.size = sizes[i];
+            g.spin_us = each % 2; /* with and without lanes in the slots */
             share_rows(&g, each);
             calls += run_calls(&g, false, LENGTHS * ALGORITHMS);
             calls += run_calls(&g, true, DRILL);

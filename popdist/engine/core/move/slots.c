@@ -3,7 +3,7 @@
 void slots_choose_lane(comm *c, uint64_t block_bytes, uint64_t count)
 {
     c->lane_input = c->lane_result = 0;
-    if (count != 1)
+    if (count != 1 || comm_shares_core(c))
         return;
     const uint64_t input = round_up(block_bytes, PAGE);
     const uint64_t result = result_part(block_bytes, c->agreed.size);

@@ -6,6 +6,7 @@
  * Lines in other cores' caches are slow to write: the core must take them away from these
  * first. So calls of one small block do not write where the call before the last one did,
  * but go round their phase in lanes; until they come back, the lane has left those caches.
+ * Members that share cores have no lanes: together these are larger than a core's caches.
  */
 #ifndef POPDIST_SLOTS_H
 #define POPDIST_SLOTS_H

@@ -286,18 +286,25 @@ static bool yields_on(comm *c, uint64_t began, uint64_t now, uint64_t yields)
     return false;
 }
 
+/* The CPU time that shows whether others used the core in a wait. It matters only to members
+ * with a core each, and to read this clock takes a system call. */
+static uint64_t computed_in_wait(const comm *c)
+{
+    return comm_shares_core(c) ? 0 : computed_ns();
+}
+
 static status wait_since(comm *c, int peer, const _Atomic uint64_t *word, uint64_t target,
                          counter *b, uint64_t began)
 {
     uint64_t next_look = began + SLEEP_NS;
-    const uint64_t computed = computed_ns(), yielded = c->waits.yields;
+    const uint64_t computed = computed_in_wait(c), yielded = c->waits.yields;
     bool yields = !leaves_core(&c->waits);
     if (c->before_long_wait)
         c->before_long_wait(c);
     for (uint64_t now = began;; now = now_ns()) {
         if (atomic_load_explicit(word, memory_order_acquire) >= target) {
             if (yields)
-                note_yielded(&c->waits, now - began, computed_ns() - computed);
+                note_yielded(&c->waits, now - began, computed_in_wait(c) - computed);
             return DONE;
         }
         if (atomic_load_explicit(&c->head->ended, memory_order_relaxed))
