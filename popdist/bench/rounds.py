@@ -24,6 +24,7 @@ from popdist.bench.tasks import Task, read
 # How long a burst is, if a call takes less.
 BURST_SECONDS = 0.0025
 _MOST_CALLS = 4096
+_BURSTS_BEFORE = 4
 # Quartiles of fewer would say nothing.
 LEAST_ROUNDS = 5
 # Smaller results stay in the caches next to a core, however they were stored.
@@ -112,9 +113,11 @@ def _count(lane: Lane, before: Sequence[int], calls: int) -> None:
 def _calls_a_burst(comm: Communicator, lanes: Sequence[Lane]) -> list[int]:
     """Return how often each lane is called in a burst, the same on every member."""
     calls = [1] * len(lanes)
-    # The first calls of any lane are slow, so that the second burst counts.
-    for _ in range(2):
+    # The first calls of any lane are slow, and any burst may be held up: the fastest
+    # one counts. In a burst of few calls, the way out of the barrier would count.
+    for _ in range(_BURSTS_BEFORE):
         seconds = [burst(comm, lane, n) for lane, n in zip(lanes, calls, strict=True)]
         slowest = comm.greatest(np.array(seconds))
-        calls = [max(1, min(_MOST_CALLS, int(BURST_SECONDS / t))) for t in slowest]
+        fitting = (min(_MOST_CALLS, int(BURST_SECONDS / t)) for t in slowest)
+        calls = [max(pair) for pair in zip(calls, fitting, strict=True)]
     return calls

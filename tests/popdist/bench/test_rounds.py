@@ -90,8 +90,24 @@ def test_another_candidate_begins_each_round() -> None:
 
     measure(LoneMember(), lanes, seconds=1e-9, probe=lambda: 0.0)
 
-    # Two looks at how long each takes, then the rounds.
-    assert "".join(order) == "abc" * 2 + "abc" + "bca" + "cab" + "abc" + "bca"
+    # Four looks at how long each takes, then the rounds.
+    assert "".join(order) == "abc" * 4 + "abc" + "bca" + "cab" + "abc" + "bca"
+
+
+def test_a_burst_that_is_held_up_does_not_make_the_others_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter([0.5, 0.0001, 0.5, 0.0005])
+    counts: list[int] = []
+
+    def scripted(_comm: object, _lane: Lane, calls: int) -> float:
+        counts.append(calls)
+        return next(times, 0.5)
+
+    monkeypatch.setattr(rounds, "burst", scripted)
+    measure(LoneMember(), [Spoiler("engine").lane], seconds=1e-9, probe=lambda: 0.0)
+
+    assert counts == [1, 1, 25, 25, *[25] * 5]
 
 
 @pytest.mark.parametrize("seconds", [0.003, 0.03])
