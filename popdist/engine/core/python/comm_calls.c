@@ -171,10 +171,11 @@ PyObject *comm_reduce_row(CommObject *self, call *k, int wanted, char *in, char 
     return comm_reduce(self, k, wanted);
 }
 
-bool reduction_begin(reduction_call *r, call k, size_t arrays)
+bool reduction_begin(reduction_call *r, comm *c, const replica_split *split, operation op,
+                     int type, long reduction, size_t arrays)
 {
-    r->k = k;
-    r->rows = k.split->rows[k.split->rank];
+    r->k = call_of(c, split, op, type, reduction);
+    r->rows = split->rows[split->rank];
     const size_t addresses = 2 * arrays * r->rows;
     const bool is_small = arrays <= 1 && r->rows <= FEW_ROWS;
     r->memory = is_small ? NULL : PyMem_Malloc(arrays * sizeof *r->arrays
@@ -183,18 +184,6 @@ bool reduction_begin(reduction_call *r, call k, size_t arrays)
     r->next = is_small ? r->few : (char **)(r->arrays + arrays);
     r->k.arrays = r->arrays;
     return is_small || r->memory;
-}
-
-void reduction_add(reduction_call *r, uint64_t count)
-{
-    r->arrays[r->k.count_of_arrays++] = (array_rows){count, r->next, r->next + r->rows};
-    r->k.total += count;
-    r->next += 2 * r->rows;
-}
-
-void reduction_free(reduction_call *r)
-{
-    PyMem_Free(r->memory);
 }
 
 static bool read_arrays(reduction_call *r, PyObject *arrays, size_t count)
@@ -242,20 +231,20 @@ static PyObject *run_reduction(CommObject *self, PyObject *split, const call_fie
 {
     if (Py_TYPE(split) != split_type)
         return PyErr_Format(PyExc_TypeError, "A reduction needs a Split.");
-    call k = call_of(&self->c, split_of(split), (operation)f->op, f->type, f->reduction);
-    k.root = f->root;
-    k.name = f->name;
+    const replica_split *s = split_of(split);
     const char *table = PyBytes_Check(f->arrays) ? PyBytes_AsString(f->arrays) : NULL;
     const Py_ssize_t given = PyObject_Size(f->arrays);
     if (given < 0)
         return NULL;
     const size_t words = (size_t)given / sizeof(uint64_t);
-    const size_t most = table ? words / (k.split->rows[k.split->rank] + 2) : (size_t)given;
-    if (k.op == REDUCE_SCATTER && most != 1)
+    const size_t most = table ? words / (s->rows[s->rank] + 2) : (size_t)given;
+    if (f->op == REDUCE_SCATTER && most != 1)
         return PyErr_Format(PyExc_ValueError, "The call has %zu arrays, but needs one.", most);
     reduction_call r;
-    if (!reduction_begin(&r, k, most))
+    if (!reduction_begin(&r, &self->c, s, (operation)f->op, f->type, f->reduction, most))
         return PyErr_NoMemory();
+    r.k.root = f->root;
+    r.k.name = f->name;
     const bool is_read = table ? read_table(&r, table, words)
                                : read_arrays(&r, f->arrays, most);
     PyObject *result = is_read ? comm_reduce(self, &r.k, f->algorithm) : NULL;

@@ -134,11 +134,24 @@ typedef struct {
     char *few[2 * FEW_ROWS];
 } reduction_call;
 
-/* Make room for the arrays of a call. Returns false if there is no memory. */
-bool reduction_begin(reduction_call *r, call k, size_t arrays);
+/* Make room for the arrays of a call, whose fields are those of call_of(). Returns false
+ * if there is no memory. */
+bool reduction_begin(reduction_call *r, comm *c, const replica_split *split, operation op,
+                     int type, long reduction, size_t arrays);
+
 /* Add the next array: its addresses are set, and its rows have so many elements. */
-void reduction_add(reduction_call *r, uint64_t count);
-void reduction_free(reduction_call *r);
+static inline void reduction_add(reduction_call *r, uint64_t count)
+{
+    r->arrays[r->k.count_of_arrays++] = (array_rows){count, r->next, r->next + r->rows};
+    r->k.total += count;
+    r->next += 2 * r->rows;
+}
+
+static inline void reduction_free(reduction_call *r)
+{
+    if (r->memory)
+        PyMem_Free(r->memory);
+}
 
 /* Make a reduction on arrays that have been checked, and count its algorithm. In a
  * reduce_scatter, the only array's first result has room for all of this member's

@@ -189,8 +189,9 @@ PyObject *plain_reduce(const ReducerObject *group, PyObject *from, PyObject *to,
         p.stretches = (stretch *)(p.pairs + count);
     }
     reduction_call r;
-    const call k = call_of(&self->c, split_of(group->split), ALL_REDUCE, 0, reduction);
-    bool plain = reduction_begin(&r, k, (size_t)count) && (count == 1 || room);
+    const replica_split *split = split_of(group->split);
+    bool plain = reduction_begin(&r, &self->c, split, ALL_REDUCE, 0, reduction, (size_t)count)
+                 && (count == 1 || room);
     for (Py_ssize_t i = 0; plain && i < count; i++) {
         PyObject *source = lists ? PySequence_GetItem(from, i) : Py_NewRef(from);
         PyObject *target = lists ? PySequence_GetItem(to, i) : Py_NewRef(to);

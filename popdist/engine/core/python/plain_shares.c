@@ -42,8 +42,7 @@ static PyObject *scatter_pair(CommObject *self, const replica_split *split, cons
                               long reduction, bool leading)
 {
     reduction_call r;
-    const call k = call_of(&self->c, split, REDUCE_SCATTER, p->type, reduction);
-    if (!reduction_begin(&r, k, 1))
+    if (!reduction_begin(&r, &self->c, split, REDUCE_SCATTER, p->type, reduction, 1))
         return PyErr_NoMemory();
     const uint64_t bytes = (uint64_t)p->x.len / r.rows;
     for (uint32_t row = 0; row < r.rows; row++)
