@@ -11,7 +11,7 @@ from typing import Any
 from popdist import environment as env
 from popdist.errors import PopdistError, SettingError
 
-# The group of entry points by which installed packages name modules that register.
+# The group of entry points for modules of installed packages.
 ENTRY_POINTS = "popdist.custom_ops"
 
 
@@ -58,7 +58,7 @@ class CustomOp:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return the items of a list or tuple; any other value in a list of its own."""
+    """Return the items of a list or tuple; a list with any other value."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -79,11 +79,11 @@ def register_custom_op(
 
     Args:
         name: poptorch.custom_op's `name`, popart's `opName`, or TensorFlow's `op_name`;
-            where that is "Build", the name of the library's file without its suffix.
+            instead of "Build", the name of the library's file without its suffix.
         function: The operator's outputs, from its inputs and attributes.
         backward: `backward(gradients, inputs, outputs, attributes)` returns the
-            gradients of the inputs, from those of the outputs. Without it, the
-            framework differentiates the function.
+            gradients of the inputs. Without it, the framework differentiates the
+            function.
     """
     _registered[name] = CustomOp(name, function, backward)
 

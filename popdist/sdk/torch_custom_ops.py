@@ -16,7 +16,7 @@ Tensors = Sequence[torch.Tensor]
 Attributes = Mapping[str, Any]
 Inputs = Sequence[torch.Tensor | None]
 
-# What a causal mask adds to the scores of later keys.
+# A causal mask adds this to the scores of later keys.
 _MASKED = -10000.0
 
 
@@ -50,7 +50,7 @@ def compute_custom_op(
 
 
 class _Differentiated(torch.autograd.Function):
-    """A custom operator whose gradients its own backward function computes."""
+    """A custom operator with its own backward function."""
 
     # Any: torch passes its context, and whatever tensors there are.
     @staticmethod
@@ -93,7 +93,7 @@ def _gather_last_dim(inputs: Tensors, attributes: Attributes) -> torch.Tensor:
 def _distances(inputs: Tensors, p: float) -> torch.Tensor:
     """Return the distance of each row of one matrix to each row of another."""
     first, second = (x.float() if x.dtype is torch.float16 else x for x in inputs)
-    # Not by a product of matrices, which is less exact for rows that are close.
+    # A product of matrices would be less exact for rows close to each other.
     mode = "donot_use_mm_for_euclid_dist"
     return torch.cdist(first, second, p, mode).to(inputs[0].dtype)
 
@@ -124,7 +124,7 @@ def _causal_attention(inputs: Tensors, attributes: Attributes) -> torch.Tensor:
 
 
 def _sparse_matmul(inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-    """Multiply by a constant matrix, of which the attributes list the blocks."""
+    """Multiply by a constant matrix: the attributes list its blocks."""
     (dense,) = inputs
     size = int(attributes["block_size"])
     rows, columns = int(attributes["n_rows"]), int(attributes["n_cols"])

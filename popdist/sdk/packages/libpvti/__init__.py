@@ -62,7 +62,7 @@ class Tracepoint:
 
     @staticmethod
     def end(channel: TraceChannel, label: str) -> None:
-        """End the last span of that label that begin() has begun in this thread.
+        """End the last open span of that label in this thread.
 
         Raises:
             ValueError: There is none.
@@ -107,7 +107,7 @@ def instrument(
 
 
 class Series:
-    """A series of a graph, whose values are not recorded."""
+    """A series of a graph. Its values are not recorded."""
 
     def add(self, value: float) -> None:
         """Check that the value is a number."""

@@ -26,12 +26,12 @@ def custom_op(
 
     Args:
         inputs: The operator's inputs.
-        name: The name by which popdist.sdk.register_custom_op() knows the function.
+        name: The name in popdist.sdk.register_custom_op().
         domain: The domain of its name, which selects nothing here.
         domain_version: The version of that domain.
-        example_outputs: As many tensors as there are outputs. PopTorch's operators may
-            return other shapes than these.
-        attributes: What the function gets besides the inputs.
+        example_outputs: One tensor for each output. PopTorch's operators may return
+            other shapes.
+        attributes: The second argument of the function.
 
     Raises:
         ValueError: An attribute has a wrong type.
@@ -64,7 +64,7 @@ def custom_operation(
     """Return the outputs of a custom operator without attributes.
 
     Raises:
-        Error: As custom_op(), or there are attributes.
+        Error: There are attributes, or custom_op() raises it.
     """
     if attributes:
         raise Error(
@@ -75,7 +75,7 @@ def custom_operation(
 
 
 def _check_attributes(attributes: Mapping[str, Any]) -> None:
-    """Raise what PopTorch raises for attributes that a PopART operator cannot have."""
+    """Raise PopTorch's error for an attribute of an unsupported type or value."""
     for key, value in attributes.items():
         if not isinstance(key, str):
             raise ValueError("All attribute keys must be strings.")
