@@ -119,7 +119,18 @@ def find_custom_op(name: str, provided: Mapping[str, CustomOp]) -> CustomOp:
 
 @cache
 def _import_modules(names: str) -> None:
-    """Import the modules that register functions, once."""
+    """Import the modules that register functions, once.
+
+    A function that the program has registered before stays.
+    """
+    registered_by_program = dict(_registered)
+    try:
+        _import_each(names)
+    finally:
+        _registered.update(registered_by_program)
+
+
+def _import_each(names: str) -> None:
     for name in filter(None, (part.strip() for part in names.split(","))):
         try:
             importlib.import_module(name)

@@ -20,6 +20,15 @@ def empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     custom_ops._import_modules.cache_clear()
 
 
+def add_entry_point(folder: Path, module: str) -> None:
+    package = folder / "packaged-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: packaged\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(
+        f"[popdist.custom_ops]\npackaged = {module}\n"
+    )
+
+
 def test_what_the_program_registers_comes_before_what_popdist_provides() -> None:
     provided = {"Double": CustomOp("Double", lambda inputs, attributes: inputs)}
 
@@ -82,16 +91,33 @@ def test_modules_of_entry_points_register_functions(
         "from popdist.sdk import register_custom_op\n"
         "register_custom_op('Negate', lambda inputs, _: -inputs[0])\n"
     )
-    package = tmp_path / "packaged-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Name: packaged\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text(
-        "[popdist.custom_ops]\npackaged = packaged_operators\n"
-    )
+    add_entry_point(tmp_path, "packaged_operators")
     monkeypatch.syspath_prepend(tmp_path)
     assert list(metadata.entry_points(group="popdist.custom_ops"))
 
     assert find_custom_op("Negate", {}).outputs([5], {}) == [-5]
+
+
+@pytest.mark.parametrize("is_packaged", [False, True], ids=["variable", "entry point"])
+def test_what_the_program_registers_comes_before_what_modules_register(
+    is_packaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"operators_{is_packaged}"
+    (tmp_path / f"{module}.py").write_text(
+        "from popdist.sdk import register_custom_op\n"
+        "for name in ('Double', 'Negate'):\n"
+        "    register_custom_op(name, lambda inputs, _: -inputs[0])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    if is_packaged:
+        add_entry_point(tmp_path, module)
+    else:
+        monkeypatch.setenv("POPDIST_CUSTOM_OPS", module)
+    sdk.register_custom_op("Double", double)
+
+    # Finding an operator that the program has not registered imports the module.
+    assert find_custom_op("Negate", {}).outputs([5], {}) == [-5]
+    assert find_custom_op("Double", {}).outputs([5], {}) == [10]
 
 
 def test_a_backward_function_returns_a_gradient_for_each_input() -> None:
