@@ -261,9 +261,13 @@ class _LearningRateWarmup(_LearningRateSchedule):
         return (reached * (size - 1) / self.warmup_epochs + 1) / size
 
 
-# Any: a number, or a variable of either Keras.
-def of_keras(base: type[Any]) -> list[type[Any]]:
-    """Return Horovod's callbacks as subclasses of the class of callbacks of a Keras."""
+def of_keras(base: type[Any], module: str) -> list[type[Any]]:
+    """Return Horovod's callbacks as subclasses of the class of callbacks of a Keras.
+
+    Args:
+        base: The class of callbacks.
+        module: The module that contains them by their names, as pickle needs it.
+    """
     parts = (
         _BroadcastGlobalVariables,
         _LearningRateSchedule,
@@ -271,11 +275,16 @@ def of_keras(base: type[Any]) -> list[type[Any]]:
         _MetricAverage,
     )
     return [
-        type(f"{part.__name__[1:]}Callback", (part, base), {"__doc__": part.__doc__})
+        type(
+            f"{part.__name__[1:]}Callback",
+            (part, base),
+            {"__doc__": part.__doc__, "__module__": module},
+        )
         for part in parts
     ]
 
 
+# Any: a number, or a variable of either Keras.
 def _number(value: Any) -> float:
     if tf.executing_eagerly():
         return float(value)

@@ -1,5 +1,6 @@
 """horovod.keras and horovod.tensorflow.keras: callbacks, training and saved models."""
 
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,20 @@ def test_ranks_that_share_a_batch_train_as_one_process_that_has_it() -> None:
     for one, other, whole in zip(first, second, expected, strict=True):
         np.testing.assert_array_equal(one, other)
         np.testing.assert_allclose(one, whole, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("callbacks", [horovod.keras.callbacks, hvd.callbacks])
+def test_callbacks_can_be_pickled(callbacks: Any) -> None:
+    for name in (
+        "BroadcastGlobalVariablesCallback",
+        "LearningRateScheduleCallback",
+        "LearningRateWarmupCallback",
+        "MetricAverageCallback",
+    ):
+        callback = getattr(callbacks, name)
+
+        assert pickle.loads(pickle.dumps(callback)) is callback
+        assert callback.__module__ == callbacks.__name__
 
 
 def test_callbacks_share_weights_and_metrics_and_warm_up() -> None:

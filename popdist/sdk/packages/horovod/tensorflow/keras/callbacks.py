@@ -9,4 +9,4 @@ from ..._keras.callbacks import of_keras
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
     MetricAverageCallback,
-) = of_keras(tf.keras.callbacks.Callback)
+) = of_keras(tf.keras.callbacks.Callback, __name__)
