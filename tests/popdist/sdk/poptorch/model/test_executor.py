@@ -472,6 +472,35 @@ def test_an_executable_is_loaded_into_a_model_like_it(tmp_path: Path) -> None:
         poptorch.load(f"{file}/none")
 
 
+def test_a_file_of_an_earlier_format_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "model.poptorch"
+    torch.save({"format": "popdist poptorch 3"}, file)
+
+    with pytest.raises(poptorch.Error, match="contains no model of this version"):
+        poptorch.load(str(file))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"cpoptorch\nKind\n.", "AttributeError: Can't get attribute 'Kind' on "),
+        (b"cno_such_module\nKind\n.", "ModuleNotFoundError: No module named 'no_such"),
+        (b"", "EOFError: Ran out of input"),
+        (b"no pickle", "UnpicklingError: "),
+        (b"PK\x03\x04", "RuntimeError: PytorchStreamReader failed"),
+    ],
+    ids=["renamed class", "missing module", "empty", "text", "incomplete zip"],
+)
+def test_a_file_that_cannot_be_unpickled_is_an_error(
+    content: bytes, reason: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.poptorch"
+    file.write_bytes(content)
+
+    with pytest.raises(poptorch.Error, match=rf"cannot be unpickled \({reason}"):
+        poptorch.load(str(file))
+
+
 def test_attention_takes_a_half_mask() -> None:
     class Attention(nn.Module):
         def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

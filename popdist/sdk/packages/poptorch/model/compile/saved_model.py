@@ -1,6 +1,7 @@
 """Compiled models in files: written by one process, run by others."""
 
 import os
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,16 @@ from ...errors import Error
 from ...options import Options
 from .compilation import Compiled
 
-_FORMAT = "popdist poptorch 3"
+_FORMAT = "popdist poptorch 4"
+# What pickle raises, as its documentation lists it; and torch, for an incomplete file.
+_UNPICKLING_ERRORS = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    IndexError,
+    RuntimeError,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +54,7 @@ class SavedModel:
         """Read a file. It is pickled: read only files that you trust.
 
         Raises:
-            Error: The file is missing, or holds something else.
+            Error: The file is missing or unreadable, or contains something else.
         """
         path = path_of(filename)
         try:
@@ -54,10 +64,17 @@ class SavedModel:
                 f"There is no file {path}. Give one that compileAndExport() or save() "
                 "of a model has written."
             ) from None
+        except _UNPICKLING_ERRORS as error:
+            raise Error(
+                f"{path} cannot be unpickled ({type(error).__name__}: {error}). It "
+                "must be a complete file of compileAndExport() or save(), and the "
+                "classes of the model must be importable. Make them importable, or "
+                "write the file again."
+            ) from error
         if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
             raise Error(
-                f"{path} contains no model of this emulation. Write it again with "
-                "compileAndExport(): PopTorch's files contain programs for IPUs."
+                f"{path} contains no model of this version of popdist. Write it again "
+                "with compileAndExport(): PopTorch's files contain programs for IPUs."
             )
         return cls(**content)
 
