@@ -15,6 +15,7 @@ from onnx import numpy_helper
 
 from .errors import UnavailableOperatorError, popart_exception
 from .operators import (
+    GRAPHCORE_DOMAIN,
     ONNX_DOMAINS,
     Body,
     Form,
@@ -75,7 +76,13 @@ def node_of(node: onnx.NodeProto, version: int) -> Node:
     if converted is None:
         if node.domain in ONNX_DOMAINS:
             raise unavailable(f"ai.onnx's {node.op_type}")
-        converted = custom_operator(node.op_type)
+        try:
+            converted = custom_operator(node.op_type)
+        except UnavailableOperatorError:
+            domain = node.domain
+            if domain == GRAPHCORE_DOMAIN or domain.startswith("ai.onnx."):
+                raise unavailable(f"{domain}'s {node.op_type}") from None
+            raise
     # The branches of If get nothing but what they capture, and callees all inputs.
     own = len(node.input)
     arguments = {"If": 0, "Loop": own, "Scan": own}.get(node.op_type)

@@ -107,3 +107,28 @@ def test_operators_without_a_function_say_how_to_register_one() -> None:
         popart.popart_exception, match="returned 1 outputs, but the node has 2"
     ):
         builder.customOp("popart.Single", 1, "custom.ops", [x], {}, numOutputs=2)
+
+
+@pytest.mark.parametrize("domain", ["ai.onnx", "ai.onnx.ml", "ai.graphcore"])
+def test_a_missing_operator_of_onnx_or_graphcore_is_not_available(domain: str) -> None:
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT", [3])
+
+    with pytest.raises(popart.popart_exception) as caught:
+        builder.customOp("Missing", 1, domain, [x], {})
+
+    assert str(caught.value) == (
+        f"{domain}'s Missing is not available in popdist's stand-in for popart. "
+        "docs/popart.md lists the operators that are."
+    )
+
+
+def test_a_registered_function_may_be_in_graphcores_domain() -> None:
+    register_custom_op("popart.Twice", lambda inputs, _: 2 * inputs[0])
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT", [3])
+
+    (y,) = builder.customOp("popart.Twice", 1, "ai.graphcore", [x], {})
+
+    found = evaluate(builder, {x: np.array([-4, 0, 3], np.float32)}, [y])
+    assert found[0].tolist() == [-8, 0, 6]
