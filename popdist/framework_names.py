@@ -33,15 +33,27 @@ class FrameworkNames:
         Raises:
             ImportError: The framework has no such name.
         """
-        for name, failure in self.names.items():
-            if not _exists(name):
-                version = sys.modules[self.package].__version__
-                raise ImportError(
-                    f"popdist needs {name}, which {self.package} {version} does not "
-                    f"have. Without it, {failure}. Install {self.package} "
-                    f"{self.tried}, with which popdist was tried.",
-                    name=name.partition(":")[0],
-                )
+        for name in self.names:
+            self.check_name(name)
+
+    def check_name(self, name: str) -> None:
+        """Look for one name of the table.
+
+        Raises:
+            ImportError: The framework has no such name.
+        """
+        if not _exists(name):
+            raise self.missing(name, self.names[name])
+
+    def missing(self, name: str, failure: str) -> ImportError:
+        """Return the error on a name that the framework does not have."""
+        version = sys.modules[self.package].__version__
+        return ImportError(
+            f"popdist needs {name}, which {self.package} {version} does not have. "
+            f"Without it, {failure}. Install {self.package} {self.tried}, with which "
+            "popdist was tried.",
+            name=name.partition(":")[0],
+        )
 
 
 def _exists(name: str) -> bool:

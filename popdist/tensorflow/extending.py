@@ -12,7 +12,7 @@ from typing import Any
 
 import wrapt
 
-from popdist.framework_names import KERAS, TENSORFLOW, TF_KERAS, FrameworkNames
+from popdist.framework_names import KERAS, TENSORFLOW, TF_KERAS
 
 _TABLES = {table.package: table for table in (TENSORFLOW, KERAS, TF_KERAS)}
 
@@ -29,9 +29,10 @@ def extend(name: str, around: Callable[..., Any]) -> None:
     if name not in table.names:
         raise LookupError(f"{name} is not in popdist.framework_names. Add it there.")
 
-    def replace(module: ModuleType) -> None:
+    def replace() -> None:
+        table.check_name(name)
         *classes, last = path.split(".")
-        owner: Any = reduce(getattr, classes, module)
+        owner: Any = reduce(getattr, classes, sys.modules[module_name])
         original = vars(owner)[last]
 
         @wraps(original)
@@ -42,25 +43,26 @@ def extend(name: str, around: Callable[..., Any]) -> None:
 
     # After the package, so that its own modules have imported the original functions.
     wrapt.register_post_import_hook(
-        lambda _: wrapt.register_post_import_hook(replace, module_name), table.package
+        lambda _: _call_at_import(module_name, replace), table.package
     )
 
 
-def _check_at_import(table: FrameworkNames) -> None:
-    is_later = table.package not in sys.modules
+def _call_at_import(module_name: str, hook: Callable[[], None]) -> None:
+    """Call a function when a module is imported, and anew if it raises ImportError."""
+    is_later = module_name not in sys.modules
 
-    def check(_: ModuleType) -> None:
+    def call(_: ModuleType) -> None:
         try:
-            table.check()
+            hook()
         except ImportError:
             if is_later:
-                # A program may catch the error, and import the package again.
-                del sys.modules[table.package]
-                wrapt.register_post_import_hook(check, table.package)
+                # A program may catch the error, and import the module again.
+                del sys.modules[module_name]
+                wrapt.register_post_import_hook(call, module_name)
             raise
 
-    wrapt.register_post_import_hook(check, table.package)
+    wrapt.register_post_import_hook(call, module_name)
 
 
 for _table in _TABLES.values():
-    _check_at_import(_table)
+    _call_at_import(_table.package, _table.check)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from popdist.tensorflow import PopDistStrategy
+from popdist.framework_names import FrameworkNames
+from popdist.tensorflow import PopDistStrategy, extending
 from popdist.tensorflow.extending import extend
 from tests.popdist.tensorflow.instances import keras_of, on_all
 
@@ -70,6 +72,29 @@ def test_a_renamed_method_is_an_error_at_import_that_names_versions() -> None:
 def test_a_function_that_no_table_names_is_not_extended() -> None:
     with pytest.raises(LookupError, match="Add it there"):
         extend("keras.src.losses.loss:squeeze", print)
+
+
+def test_a_module_that_is_imported_later_and_lacks_a_name_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "later_framework.functions:renamed"
+    table = FrameworkNames("later_framework", "1.0", {name: "it fails"})
+    monkeypatch.setitem(extending._TABLES, "later_framework", table)
+    (tmp_path / "later_framework").mkdir()
+    (tmp_path / "later_framework" / "__init__.py").write_text('__version__ = "2.0"')
+    (tmp_path / "later_framework" / "functions.py").write_text("new_name = print")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    extend(name, print)
+    import_module("later_framework")
+    for _ in range(2):
+        with pytest.raises(ImportError) as caught:
+            import_module("later_framework.functions")
+
+        assert str(caught.value) == (
+            f"popdist needs {name}, which later_framework 2.0 does not have. Without "
+            "it, it fails. Install later_framework 1.0, with which popdist was tried."
+        )
 
 
 def test_a_keras_that_is_imported_later_is_extended_then(tmp_path: Path) -> None:
