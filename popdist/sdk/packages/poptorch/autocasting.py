@@ -21,6 +21,8 @@ from torch.nn.modules.module import (
 )
 from torch.overrides import TorchFunctionMode
 
+from popdist.framework_names import TORCH
+
 from .enums import HalfFloatCastingBehavior
 from .execution import Execution, Region, Rule, current
 
@@ -135,9 +137,26 @@ _ALIASES = {
     "true_divide": "div",
     "truediv": "div",
 }
+# Where torch has its operations.
+_NAMESPACES = (torch, torch.Tensor, functional, torch.ops.aten)
+
+
+def _operations(names: str) -> frozenset[str]:
+    """Return the operations of these names.
+
+    Raises:
+        ImportError: torch has no operation of such a name.
+    """
+    for name in names.split():
+        if not any(hasattr(namespace, name) for namespace in _NAMESPACES):
+            failure = "automatic casts miss an operation"
+            raise TORCH.missing(f"torch:{name}", failure)
+    return frozenset(names.split())
+
+
 _OPERATORS = frozenset({"add", "div", "matmul", "mod", "mul", "pow", "sub", "truediv"})
 # Operations that take float16 beside float32 neither forward nor backward.
-_NOT_MIXED_NAMES = """
+_NOT_MIXED = _operations("""
 addbmm addmm addmv addr allclose baddbmm bilinear binary_cross_entropy bmm
 chain_matmul conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
 conv_transpose3d convolution cross cross_entropy dot einsum embedding_bag
@@ -145,18 +164,16 @@ grid_sample grid_sampler gru gru_cell huber_loss index_add index_copy index_put
 inner lerp linalg_multi_dot linear lstm lstm_cell masked_scatter matmul mm mv
 nll_loss prelu rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell
 scaled_dot_product_attention scatter scatter_add scatter_reduce tensordot vdot
-"""
-_NOT_MIXED = frozenset(_NOT_MIXED_NAMES.split())
+""")
 # Operations that take inputs of float16 beside weights of float32, but not the reverse.
-NORMS = frozenset({"batch_norm", "group_norm", "instance_norm", "layer_norm"})
+NORMS = _operations("batch_norm group_norm instance_norm layer_norm")
 # Operations that compute nothing: explicit conversions, and what asks or changes a
 # tensor.
-_KEPT_NAMES = """
+_KEPT = _operations("""
 backward bfloat16 copy data_ptr detach dim double element_size float half
 is_contiguous is_floating_point item ndimension nelement numel numpy register_hook
 retain_grad size stride to tolist type type_as
-"""
-_KEPT = frozenset(_KEPT_NAMES.split())
+""")
 
 
 @dataclass(frozen=True, slots=True)

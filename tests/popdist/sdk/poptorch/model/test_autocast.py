@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import poptorch
+from poptorch import autocasting
 from poptorch.autocasting import Policy
 
 HALF, FLOAT = torch.float16, torch.float32
@@ -549,3 +550,14 @@ def test_blocks_and_regions_may_be_mixed() -> None:
 
     assert executor._state.compiled.casts
     assert executor(*batch(16))[1].dtype is HALF
+
+
+def test_an_operation_that_torch_lacks_is_an_error_that_names_versions() -> None:
+    with pytest.raises(ImportError) as caught:
+        autocasting._operations("addmm no_such_operation")
+
+    assert str(caught.value) == (
+        "popdist needs torch:no_such_operation, which torch "
+        f"{torch.__version__} does not have. Without it, automatic casts miss an "
+        "operation. Install torch 2.10 to 2.15, with which popdist was tried."
+    )

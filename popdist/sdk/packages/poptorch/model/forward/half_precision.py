@@ -29,11 +29,8 @@ def _overloads(names: str) -> frozenset[Callable[..., Any]]:
     """
     for name in names.split():
         if not hasattr(_ATEN, name):
-            raise ImportError(
-                f"popdist needs torch.ops.aten.{name}, which torch {torch.__version__} "
-                "does not have. Without it, float16 has other results than on an IPU. "
-                f"Install torch {TORCH.tried}, with which popdist was tried."
-            )
+            failure = "float16 has other results than on an IPU"
+            raise TORCH.missing(f"torch.ops.aten.{name}", failure)
     packets = [getattr(_ATEN, name) for name in names.split()]
     return frozenset(
         getattr(packet, overload)
