@@ -1,5 +1,6 @@
 """Each name that public programs use works, or refuses in words."""
 
+from importlib.util import find_spec
 from operator import attrgetter
 
 import pytest
@@ -133,6 +134,14 @@ def test_modules_can_be_imported_by_their_names() -> None:
     from tensorflow.python.ipu.ops.pipelining_ops import pipeline
 
     assert pipelining_ops.pipeline is pipeline
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ipu_estimator", "ops.summary_ops", "serving", "distributed.host_collective_ops"],
+)
+def test_modules_that_have_no_file_can_be_looked_for(name: str) -> None:
+    assert find_spec(f"tensorflow.python.ipu.{name}") is not None
 
 
 def test_the_operations_of_the_plugin_can_be_imported() -> None:

@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -61,7 +63,9 @@ logger = logging.getLogger(PACKAGE)
 def add_modules(package: str) -> None:
     """Give a package its modules that only refuse, and its modules' further names."""
     for path, (names, reason) in _MODULES.items():
-        module = ModuleType(f"{PACKAGE}.{path}", f"Refuses: {reason}")
+        # Without a spec, importlib.util.find_spec raises ValueError.
+        module = module_from_spec(ModuleSpec(f"{PACKAGE}.{path}", loader=None))
+        module.__doc__ = f"Refuses: {reason}"
         vars(module).update({name: refused(name, reason) for name in names.split()})
         _add_module(package, path, module)
     for path, target in _ALIASES.items():
