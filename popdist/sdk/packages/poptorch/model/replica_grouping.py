@@ -53,12 +53,12 @@ class PerReplicaParameters(UserDict[str, Grouping]):
             Error: The groups do not fit the replicas or the parameter, or the model is
                 compiled.
         """
-        if self.frozen:
+        groups = self._checked(name, *grouping)
+        if self.frozen and groups != self._groups.get(name):
             raise Error(
-                f"The model is compiled, so {name} cannot be grouped any more. Call "
+                f"The model is compiled, so the groups of {name} cannot change. Call "
                 "replicaGrouping before the first call, or destroy() the model."
             )
-        groups = self._checked(name, *grouping)
         self._groups.pop(name, None)
         if groups is not None:
             self._groups[name] = groups

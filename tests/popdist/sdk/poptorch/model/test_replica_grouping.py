@@ -142,6 +142,9 @@ def test_all_replicas_together_are_no_groups() -> None:
 
     assert executor(torch.ones(4, 2)).equal(model(torch.ones(4, 2)))
     assert executor.per_replica_params == {"weight": (TYPES.All, 0, ONE)}
+    # The model is compiled, and this changes nothing.
+    executor.weight.replicaGrouping(TYPES.All, 0, ONE)
+    executor.bias.replicaGrouping(TYPES.All, 0, ONE)
 
 
 def test_groups_that_do_not_fit_are_refused() -> None:
@@ -168,8 +171,10 @@ def test_groups_that_do_not_fit_are_refused() -> None:
         dict.fromkeys(("weight", "inner.bias"), (TYPES.Consecutive, 2, ONE))
     )
     executor.compile(torch.ones(4, 3))
-    with pytest.raises(poptorch.Error, match="compiled, so weight cannot be grouped"):
-        parameter.replicaGrouping(TYPES.Consecutive, 2, ONE)
+    for kind in (TYPES.Orthogonal, TYPES.All):
+        with pytest.raises(poptorch.Error, match="compiled, so the groups of weight c"):
+            parameter.replicaGrouping(kind, 2, ONE)
+    parameter.replicaGrouping(TYPES.Consecutive, 2, ONE)
     with pytest.raises(poptorch.Error, match=r"Save the state_dict\(\) instead"):
         executor.save("file")
     executor.destroy()
