@@ -465,7 +465,13 @@ class PopDistExtended(MirroredExtended):
         Args:
             summands: Values of the replicas. It returns their sums.
         """
-        written, self._written = [*self._written.values()], {}
+        written = []
+        for variable in self._written.values():
+            if variable.reduce_op is None and variable.dtype == tf.string:
+                variable.set_aggregate(variable.values[0].read_value())
+            else:
+                written.append(variable)
+        self._written = {}
         values = [self._summands_of(variable) for variable in written]
         values += map(self._engine.tensors_of, summands)
         if not values:

@@ -405,6 +405,31 @@ def test_variables_that_only_the_first_replica_writes_are_alike_on_all_instances
     ]
 
 
+@pytest.mark.parametrize("rows", [(1,), (2,), (2, 1)], ids=str)
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "tf.function"])
+def test_strings_are_those_of_the_first_replica_of_each_instance(
+    rows: tuple[int, ...], in_function: bool
+) -> None:
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy()
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        with strategy.scope():
+            text = tf.Variable("none", synchronization=ON_READ, aggregation=first)
+            count = tf.Variable(0, synchronization=ON_READ, aggregation=first)
+
+        def step() -> None:
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            text.assign(tf.strings.as_string(number))
+            count.assign(number + 1)
+
+        run = lambda: strategy.run(step)  # noqa: E731
+        (tf.function(run) if in_function else run)()
+        return text.numpy().decode(), int(count.numpy())
+
+    starts = np.cumsum((0, *rows[:-1]))
+    assert on_all(rows, program) == [(str(start), 1) for start in starts]
+
+
 @pytest.mark.parametrize("rows", [(2,), (1, 1)], ids=str)
 def test_what_replicas_all_reduce_stays_apart_where_a_program_reduces_it_itself(
     rows: tuple[int, ...],
