@@ -31,9 +31,11 @@ class Bounds:
 
     least_instances: int
     most_instances: int
+    least_hosts: int = 1
     most_hosts: int = MOST
-    # The slots of a host that has no number of them.
+    # The slots of a host that has no number of them, and the most that any host has.
     slots: int
+    most_slots: int = MOST
     local_replicas: int
     # The number of replicas of every attempt; None where it follows the instances.
     num_replicas: int | None = None
@@ -91,7 +93,7 @@ def read_bounds(settings: Settings, num_programs: int, num_hosts: int) -> Bounds
     )
     least_hosts, most_hosts = _read_hosts(settings, most)
     slots = most // most_hosts if most_hosts else max(1, most // num_hosts)
-    least = settings["min-instances"] or least_hosts * slots or most
+    least = settings["min-instances"] or least_hosts or most
     if least > most:
         raise OptionError(
             f"--min-instances is {least}, but the job has at most "
@@ -102,8 +104,10 @@ def read_bounds(settings: Settings, num_programs: int, num_hosts: int) -> Bounds
     return Bounds(
         least_instances=least,
         most_instances=most,
+        least_hosts=least_hosts or 1,
         most_hosts=most_hosts or MOST,
         slots=slots,
+        most_slots=slots if most_hosts else MOST,
         local_replicas=full.local_replicas,
         num_replicas=full.num_replicas if settings["fixed-replicas"] else None,
         num_ilds=full.num_ilds,
@@ -166,12 +170,13 @@ def choose_members(hosts: Sequence[HostSpec], bounds: Bounds) -> Members:
 
     It has no hosts if the replicas cannot be shared among any of them.
     """
-    slots = [host.slots or bounds.slots for host in hosts]
+    slots = [min(host.slots or bounds.slots, bounds.most_slots) for host in hosts]
     best = Members(hosts=(), num_instances=0)
     for share in range(1, min(max(slots, default=0), bounds.most_instances) + 1):
         fitting = [h for h, number in zip(hosts, slots, strict=True) if number >= share]
         most = min(len(fitting), bounds.most_hosts, bounds.most_instances // share)
-        numbers = (n for n in range(most, 0, -1) if bounds.allows(n * share))
+        counts = range(most, bounds.least_hosts - 1, -1)
+        numbers = (n for n in counts if bounds.allows(n * share))
         number = next(numbers, 0)
         # The first of equal ones has the most hosts.
         if number * share > best.num_instances:
@@ -182,9 +187,8 @@ def choose_members(hosts: Sequence[HostSpec], bounds: Bounds) -> Members:
 def settings_with(settings: Settings, members: Members, bounds: Bounds) -> Settings:
     """Return the settings of the job with these hosts and their instances."""
     count = members.num_instances
-    values = {
+    values: dict[str, str | int] = {
         "host": ",".join(map(str, members.hosts)),
-        "hostfile": None,
         "num-instances": count,
         "num-replicas": bounds.replicas_of(count),
     }
@@ -192,4 +196,5 @@ def settings_with(settings: Settings, members: Members, bounds: Bounds) -> Setti
         name: Setting(value=value, texts=(str(value),), origin=ORIGIN)
         for name, value in values.items()
     }
+    changed["hostfile"] = Setting(value=None)
     return replace(settings, entries={**settings.entries, **changed})

@@ -26,7 +26,7 @@ def with_tasks_of_slurm(settings: Settings, environ: Mapping[str, str]) -> Setti
     Args:
         environ: The environment that poprun was started with.
     """
-    options = ("num-instances", "host", "hostfile")
+    options = ("num-instances", "host", "hostfile", "host-discovery-script")
     is_in_task = bool(environ.get(slurm.STEP_ID)) or env.JOB_ID in environ
     if is_in_task or any(map(settings.is_given, options)):
         return settings

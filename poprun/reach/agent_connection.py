@@ -277,7 +277,10 @@ class AgentConnection:
             # The leader of a session is the leader of a group, too.
             processes.kill_group(self.pid)
         self._process.wait()
-        os.close(self._errors)
+        # A signal may come between the end of one connection and of the next.
+        errors, self._errors = self._errors, -1
+        if errors >= 0:
+            os.close(errors)
 
 
 def _text(data: bytes) -> str:

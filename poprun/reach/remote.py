@@ -2,11 +2,11 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from poprun.errors import HostError, ProgramNotFoundError
+from poprun.errors import HostError, HostUnreachableError, ProgramNotFoundError
 from poprun.helpers import own_process
 from poprun.host_specs import HostSpec, is_local
 from poprun.log import Log
@@ -102,15 +102,15 @@ class HostOpener:
         tell: Callable[[bytes], None],
         hosts: Sequence[HostSpec],
         *,
-        again: bool = False,
+        synced: Collection[str] = (),
         failures: dict[HostSpec, str] | None = None,
     ) -> dict[HostSpec, Preflight]:
         """Return the preflight of each host: by an agent on all but this one.
 
         Args:
             tell: Sends a message to the guard.
-            again: Whether an attempt has run before this one: its instances may have
-                written to the folder of --sync, which is not copied then.
+            synced: The hosts that have the folder of --sync from an attempt before.
+                Its instances may have written to it, so it is not copied again.
             failures: Gets a sentence for each host that cannot be used, which is then
                 left out. By default such a host is an error.
 
@@ -122,7 +122,7 @@ class HostOpener:
         if others := self._on_other_machines(hosts):
             environ = self._marked_environment(tell)
             connections = self._connect(
-                others, environ, tell, again=again, failures=failures
+                others, environ, tell, synced=synced, failures=failures
             )
             hosts = [h for h in hosts if h in connections or h not in others]
         addresses = (c.hello.address for c in connections.values())
@@ -178,12 +178,12 @@ class HostOpener:
         environ: Mapping[str, str],
         tell: Callable[[bytes], None],
         *,
-        again: bool,
+        synced: Collection[str],
         failures: dict[HostSpec, str] | None,
     ) -> dict[HostSpec, AgentConnection]:
         """Return connections to other hosts, with their keys and copies in place."""
         connectors = self._connectors(hosts, environ)
-        self._make_ready(connectors, environ, tell, again=again, failures=failures)
+        self._make_ready(connectors, environ, tell, synced=synced, failures=failures)
         connectors = {h: c for h, c in connectors.items() if h not in (failures or ())}
         opened = open_agents(connectors, environ, self.show_phase, failures)
         self.show_phase("checking the hosts")
@@ -209,17 +209,17 @@ class HostOpener:
         environ: Mapping[str, str],
         tell: Callable[[bytes], None],
         *,
-        again: bool,
+        synced: Collection[str],
         failures: dict[HostSpec, str] | None,
     ) -> None:
         """Let hosts accept the user's key, and copy what they are to have."""
-        folder = None if again else self.settings["sync"]
+        folder = self.settings["sync"]
         for connector in dict.fromkeys(connectors.values()):
             group = [h for h, c in connectors.items() if c == connector]
             if self.settings["distribute-ssh-key"]:
                 # ssh may ask for a password.
                 self.show_phase("")
-                connector.distribute_key(group, environ, self.log)
+                self._distribute_key(connector, group, environ, failures)
             copies: list[Copy] = []
             if self.settings["synchronise-python-venv"]:
                 copies += environment_copies(environ)
@@ -227,8 +227,31 @@ class HostOpener:
                 copies.append(folder_copy(os.path.abspath(folder)))
             for copy in copies:
                 self.show_phase(f"copying the {copy.noun} to the hosts")
-                group = [host for host in group if host not in (failures or ())]
-                copy_to_hosts(copy, group, connector, environ, tell, self.log, failures)
+                has_it = synced if copy.option == "--sync" else ()
+                to_hosts = [
+                    host
+                    for host in group
+                    if host.name not in has_it and host not in (failures or ())
+                ]
+                copy_to_hosts(
+                    copy, to_hosts, connector, environ, tell, self.log, failures
+                )
+
+    def _distribute_key(
+        self,
+        connector: Connector,
+        hosts: Sequence[HostSpec],
+        environ: Mapping[str, str],
+        failures: dict[HostSpec, str] | None,
+    ) -> None:
+        if failures is None:
+            connector.distribute_key(hosts, environ, self.log)
+            return
+        for host in hosts:
+            try:
+                connector.distribute_key([host], environ, self.log)
+            except HostUnreachableError as error:
+                failures[host] = str(error)
 
 
 def _keep_other_machines(

@@ -13,6 +13,8 @@ from poprun.helpers.load import timeout_factor
 from poprun.reach.connector import CommandEnd, errors_in
 
 MOST_AT_ONCE = 64
+# How long the pipes of a command that was killed may stay open.
+KILLED_S = 1.0
 
 
 def run_all(
@@ -38,6 +40,9 @@ def run_all(
     run = partial(
         _run, environ=environ, limit_s=limit_s, stdin=os.fsencode(stdin) or None
     )
+    if len(commands) == 1:
+        # A signal ends it at once.
+        return [run(commands[0])]
     with ThreadPoolExecutor(max(1, min(at_once, len(commands)))) as pool:
         return list(pool.map(run, commands))
 
@@ -61,17 +66,32 @@ def _run(
     except OSError as error:
         reason = explain_errno(error.errno or 0)
         raise LaunchError(f"{argv[0]} cannot be run: {reason}") from None
-    exit_code: int | None
-    try:
-        output, errors = process.communicate(stdin, limit_s)
-        exit_code = process.returncode
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-        exit_code = None
+    exit_code: int | None = None
+    with process:
+        try:
+            output, errors = process.communicate(stdin, limit_s)
+            exit_code = process.returncode
+        except subprocess.TimeoutExpired:
+            _kill_group(process)
+            output, errors = _rest_of_output(process)
+        except BaseException:
+            _kill_group(process)
+            raise
     return CommandEnd(
         exit_code=exit_code,
         output=output.decode(errors="backslashreplace"),
         errors=errors_in(errors.decode(errors="backslashreplace")),
     )
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _rest_of_output(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
+    try:
+        return process.communicate(timeout=KILLED_S)
+    except subprocess.TimeoutExpired as error:
+        # A descendant in another session keeps the pipes open.
+        return error.output or b"", error.stderr or b""

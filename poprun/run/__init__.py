@@ -24,7 +24,7 @@ from poprun.result.recorder import Recorder
 from poprun.run.attempt import run_attempt
 from poprun.run.context import RunContext
 from poprun.run.elastic import ElasticHosts
-from poprun.run.preparation import PlanAgain, Preparation, Stages, prepare
+from poprun.run.preparation import Preparation, Stages, prepare
 from poprun.run.restarts import Restarts
 from poprun.supervise.guard_start import StartedGuard
 from poprun.trace.job_trace import JobTrace
@@ -84,8 +84,10 @@ def run(
             context.log.warn(note)
         if guard is None:
             return _dry_run(request, stages.preview(request, context.environ), context)
-        plan_again = None if hosts is None else partial(plan, again=True)
-        return _run_job(request, guard, context, stages, plan_again)
+        preparation = Preparation(
+            request, guard, context, stages, hosts, partial(plan, again=True)
+        )
+        return _run_job(preparation, guard, context, stages)
 
 
 @contextmanager
@@ -123,7 +125,7 @@ def _plan(
     if not again:
         context.enter("plan")
     if hosts is not None:
-        settings = hosts.settings_of_attempt(guard, lost, again=again)
+        settings = hosts.settings_of_attempt(guard, lost)
     request = read_request(
         settings,
         programs,
@@ -136,6 +138,8 @@ def _plan(
     if again:
         return request
     notes = (*request.notes, *output_routes.note_on_terminal(request))
+    if hosts is None and settings["fixed-replicas"]:
+        notes += ("--fixed-replicas has no effect on a job that is not elastic.",)
     if hosts is not None and not settings["max-restarts"]:
         notes += ("Without --max-restarts, the loss of a host ends the job.",)
     for note in notes:
@@ -162,18 +166,16 @@ def _dry_run(
 
 
 def _run_job(
-    request: Request,
+    preparation: Preparation,
     guard: StartedGuard,
     context: RunContext,
     stages: Stages,
-    plan_again: PlanAgain | None,
 ) -> int:
-    """Reserve, prepare and run a job, with its restarts; return the exit code."""
-    preparation = Preparation(request, guard, context, stages, plan_again)
+    """Prepare and run a job, with its restarts; return the exit code."""
     starts = False
     context.enter("prepare")
     try:
-        plan, job = preparation.prepare(0)
+        plan, job = preparation.prepare()
         context.phase_line.hide()
         lines = preparation.lines
         if code := show_plan(plan, context.settings, context.log, lines):
@@ -184,5 +186,7 @@ def _run_job(
             preparation.cancel(guard)
     context.enter("run")
     run_attempt = partial(stages.run_attempt, context=context)
-    restarts = Restarts(context, preparation.prepare_next, run_attempt)
+    restarts = Restarts(
+        context, preparation.prepare_next, preparation.can_do_without, run_attempt
+    )
     return restarts.run(job, guard, plan, context.preparing.hand_over())

@@ -73,6 +73,8 @@ class RunContext:
         )
         opened = None if guard is None else partial(self._opener.open, guard.tell)
         self.hosts = Preflights(opened)
+        # The hosts of an elastic job that have the folder of --sync.
+        self._synced: set[str] = set()
 
     def enter(self, phase: str) -> None:
         """Begin a phase of the run in the trace."""
@@ -81,25 +83,29 @@ class RunContext:
 
     def reopen_hosts(self, request: Request, guard: StartedGuard) -> None:
         """Reach all hosts of a job again before another attempt."""
-        reopen = partial(self._opener.open, guard.tell, again=True)
+        names = [host.name for host in request.hosts]
+        reopen = partial(self._opener.open, guard.tell, synced=names)
         self.hosts.reopen(request.hosts, reopen)
         self.hosts.check_mpi(request.mpi)
 
     def open_usable_hosts(
-        self, hosts: Sequence[HostSpec], guard: StartedGuard | None, *, again: bool
+        self, hosts: Sequence[HostSpec], guard: StartedGuard | None
     ) -> dict[HostSpec, str]:
         """Reach those hosts that can be used; return a sentence for each other one.
 
         Args:
             guard: None for a dry run, which reaches none.
-            again: Whether an attempt has run before.
         """
         failures: dict[HostSpec, str] = {}
         if guard is not None:
             reopen = partial(
-                self._opener.open, guard.tell, again=again, failures=failures
+                self._opener.open,
+                guard.tell,
+                synced=self._synced,
+                failures=failures,
             )
             self.hosts.reopen(hosts, reopen)
+            self._synced |= {host.name for host in hosts if host not in failures}
         return failures
 
     def discover_hosts(self, guard: StartedGuard | None) -> Sequence[HostSpec]:

@@ -29,10 +29,12 @@ class ElasticHosts:
     def __init__(self, context: RunContext, num_programs: int) -> None:
         self._context, self._num_programs = context, num_programs
         self._bounds: Bounds | None = None
+        # Of the last attempt: the hosts that were named, and those that took part.
+        self._named: Sequence[HostSpec] = ()
         self._last: Members | None = None
 
     def settings_of_attempt(
-        self, guard: StartedGuard | None, lost: Collection[str], *, again: bool
+        self, guard: StartedGuard | None, lost: Collection[str]
     ) -> Settings:
         """Return the settings of the job with the hosts that can be used now.
 
@@ -40,22 +42,19 @@ class ElasticHosts:
             guard: None for a dry run, which takes all hosts as usable.
             lost: The hosts that the last attempt has lost. They are tried again where
                 the job needs them, and otherwise before a later attempt.
-            again: Whether an attempt has run before.
 
         Raises:
             HostUnreachableError: The job needs more hosts.
         """
         settings = self._context.settings
-        named = self._named_hosts(guard)
+        named = self._named = self._named_hosts(guard)
         if self._bounds is None:
             self._bounds = read_bounds(settings, self._num_programs, len(named))
             if settings["host"] is not None:
                 check_is_possible(named, self._bounds)
         bounds = self._bounds
-        others: Sequence[HostSpec] = [h for h in named if h.name not in lost]
-        if choose_members(others, bounds).num_instances < bounds.least_instances:
-            others = named
-        failures = self._context.open_usable_hosts(others, guard, again=again)
+        others = _without(named, lost) if self.can_do_without(lost) else named
+        failures = self._context.open_usable_hosts(others, guard)
         usable = [host for host in others if host not in failures]
         members = choose_members(usable, bounds)
         if members.num_instances < bounds.least_instances:
@@ -65,6 +64,12 @@ class ElasticHosts:
         self._context.hosts.keep(members.hosts)
         self._say(members, bounds, failures.values())
         return elastic.settings_with(settings, members, bounds)
+
+    def can_do_without(self, lost: Collection[str]) -> bool:
+        """Return whether the hosts that were named last suffice without those lost."""
+        assert self._bounds is not None
+        members = choose_members(_without(self._named, lost), self._bounds)
+        return members.num_instances >= self._bounds.least_instances
 
     def _named_hosts(self, guard: StartedGuard | None) -> Sequence[HostSpec]:
         context = self._context
@@ -102,11 +107,15 @@ class ElasticHosts:
         self._last = members
 
 
+def _without(hosts: Sequence[HostSpec], lost: Collection[str]) -> Sequence[HostSpec]:
+    return [host for host in hosts if host.name not in lost]
+
+
 def _too_few(members: Members, usable: Sequence[HostSpec], bounds: Bounds) -> str:
     names = ", ".join(host.name for host in usable) or "none"
     return (
-        f"The job needs hosts for {counted(bounds.least_instances, 'instance')} at "
-        f"least, but those that can be used ({names}) have room for "
-        f"{members.num_instances}. Wait for more hosts, or allow fewer instances with "
-        "--min-instances."
+        f"The job needs {counted(bounds.least_hosts, 'host')} and "
+        f"{counted(bounds.least_instances, 'instance')} at least, but with the hosts "
+        f"that can be used ({names}) it can have {members.num_instances}. Wait for "
+        "more hosts, or allow fewer with --min-instances or --nnodes."
     )

@@ -1,9 +1,9 @@
 """Prepares the attempts of a job: Request -> DeviceReservation -> Plan, Job."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from poprun.errors import LaunchError
+from poprun.errors import LaunchError, PoprunError
 from poprun.job import job_description, output_routes
 from poprun.job.reservation import DeviceReservation
 from poprun.job.resource_limits import check_proc
@@ -11,17 +11,14 @@ from poprun.job.values import Job
 from poprun.output import terminal
 from poprun.output.output_files import make_files
 from poprun.plan.assignments import make_plan
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.topology import Topology
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
 from poprun.result.verdict import Verdict
 from poprun.run.attempt import Successor, wait_for_stdin
 from poprun.run.context import RunContext
+from poprun.run.elastic import ElasticHosts
 from poprun.supervise.guard_start import StartedGuard
-from poprun.vipu.errors import VipuError
-
-# Returns the request of the next attempt of an elastic job. It gets the guard, and the
-# hosts that the last attempt has lost.
-PlanAgain = Callable[[StartedGuard, Collection[str]], Request]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +61,9 @@ class Preparation:
     """The request, the devices and the plan of each attempt of a job.
 
     Args:
-        plan_again: None for a job whose hosts are always the same.
+        hosts: Those of an elastic job; None for a job that always has the same.
+        plan_again: Returns the request of the next attempt of an elastic job. It gets
+            the guard, and the hosts that the last attempt has lost.
 
     Raises:
         PoprunError: The job cannot be started. Nothing is reserved then.
@@ -76,10 +75,11 @@ class Preparation:
         guard: StartedGuard,
         context: RunContext,
         stages: Stages,
-        plan_again: PlanAgain | None,
+        hosts: ElasticHosts | None,
+        plan_again: Callable[[StartedGuard, Collection[str]], Request],
     ) -> None:
         self._request, self._context, self._stages = request, context, stages
-        self._plan_again = plan_again
+        self._hosts, self._plan_again = hosts, plan_again
         # A job that is refused must not reserve or show anything.
         context.enter("check")
         self._files = _check(request, context)
@@ -91,11 +91,16 @@ class Preparation:
         """The log lines about the devices, each with its level."""
         return self._reserved.lines
 
-    def prepare(self, number: int) -> tuple[Plan, Job]:
-        """Return the plan and the job of an attempt, whose hosts are connected."""
+    def prepare(
+        self, number: int = 0, first: HostFacts | None = None
+    ) -> tuple[Plan, Job]:
+        """Return the plan and the job of an attempt, whose hosts are connected.
+
+        Args:
+            first: The facts of the host of rank 0, if they are newer than the request.
+        """
         request = self._request
-        first = self._context.hosts.describe(request.hosts[:1])[0]
-        attempt = new_attempt(request.identity, number, first)
+        attempt = new_attempt(request.identity, number, first or request.facts[0])
         plan = make_plan(request, attempt, self._reserved.partition)
         job = self._stages.prepare(plan, self._files, self._context)
         return plan, self._reserved.with_devices(job)
@@ -111,25 +116,45 @@ class Preparation:
         Raises:
             HostUnreachableError, LaunchError: A later attempt may succeed.
         """
-        if self._plan_again is None:
+        if self._hosts is None:
             self._context.reopen_hosts(self._request, guard)
-            return self.prepare(number)
-        self._request = self._plan_again(guard, lost)
+            first = self._context.hosts.describe(self._request.hosts[:1])[0]
+            return self.prepare(number, first)
+        try:
+            self._change_hosts(guard, lost)
+        except PoprunError as error:
+            # A host lacks something, or lost hosts still hold devices. A later attempt
+            # may have other hosts.
+            raise LaunchError(str(error)) from error
+        return self.prepare(number)
+
+    def can_do_without(self, lost: Collection[str]) -> bool:
+        """Return whether the next attempt does not need the hosts that are lost."""
+        return self._hosts is not None and self._hosts.can_do_without(lost)
+
+    def _change_hosts(self, guard: StartedGuard, lost: Collection[str]) -> None:
+        before = self._request
+        self._request = replace(
+            self._plan_again(guard, lost),
+            # All attempts share them.
+            output_folder=before.output_folder,
+            cache_path=before.cache_path,
+            cache_is_temporary=before.cache_is_temporary,
+        )
         self._files = _check(self._request, self._context)
-        if self._request.topology != self._reserved_for:
+        if self._needs() != self._reserved_for:
             # The instances get other devices.
             self.cancel(guard)
-            try:
-                self._reserve(guard)
-            except VipuError as error:
-                # They may be free later: those of lost hosts are held for a while.
-                raise LaunchError(str(error)) from error
-        return self.prepare(number)
+            self._reserve(guard)
+
+    def _needs(self) -> tuple[Topology, bool]:
+        """Return what the devices of the job depend on."""
+        return self._request.topology, self._request.names_hosts
 
     def cancel(self, guard: StartedGuard) -> None:
         """Release the devices."""
         self._reserved.cancel(guard.tell)
-        self._reserved_for: Topology | None = None
+        self._reserved_for: tuple[Topology, bool] | None = None
 
     def _reserve(self, guard: StartedGuard) -> None:
         context = self._context
@@ -141,7 +166,7 @@ class Preparation:
             context.log,
             context.phase_line,
         )
-        self._reserved_for = self._request.topology
+        self._reserved_for = self._needs()
 
 
 def _check(request: Request, context: RunContext) -> list[str]:

@@ -31,6 +31,9 @@ from poprun.vipu.leases import CUT_OFF_S
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
+# What is left of poprun on a host whose connection is closed kills the instances 1.2 s
+# later.
+CLOSED_S = 2.0
 # How often to look whether the guard lives.
 LOOK_S = 0.25
 
@@ -50,6 +53,7 @@ class Restarts:
         prepare: Reaches the hosts again, and returns the plan and the job of the next
             attempt. It gets the number of the attempt, the guard, and the names of the
             hosts that the last attempt has lost.
+        can_do_without: Returns whether the next attempt does not need these hosts.
         run_attempt: The stage of this name, with the context.
     """
 
@@ -57,10 +61,12 @@ class Restarts:
         self,
         context: RunContext,
         prepare: Callable[[int, StartedGuard, Collection[str]], tuple[Plan, Job]],
+        can_do_without: Callable[[Collection[str]], bool],
         run_attempt: Callable[..., tuple[Verdict, Successor | None]],
     ) -> None:
         self._context = context
         self._prepare, self._run_attempt = prepare, run_attempt
+        self._can_do_without = can_do_without
         self._log, self._show = context.log, context.phase_line.show
         self._most = context.settings["max-restarts"]
         # When the first attempt was started.
@@ -87,7 +93,7 @@ class Restarts:
             self._causes.append(verdict.sentence)
             self._number += 1
             self._guard, self._clients = successor.guard, successor.clients
-            wait = self._wait_before(may_run=successor.may_run)
+            wait = self._wait_before(successor)
             if wait >= self._began + job.timeout - time.monotonic():
                 return self._end(job, verdict.exit_code, "--timeout leaves no time.")
             try:
@@ -149,9 +155,12 @@ class Restarts:
             job, guard, plan, may_follow=may_follow, clients=clients
         )
 
-    def _wait_before(self, *, may_run: bool) -> float:
-        # Instances of a host that is cut off end by then, and not before.
-        least = CUT_OFF_S if may_run else 0.0
+    def _wait_before(self, successor: Successor) -> float:
+        """Return how long to wait: the instances of lost hosts have ended by then."""
+        least, lost = 0.0, successor.lost_hosts
+        if lost:
+            ends_soon = not successor.may_run and self._can_do_without(lost)
+            least = CLOSED_S if ends_soon else CUT_OFF_S
         seconds = FIRST_WAIT_S * 2.0 ** (self._number - 1)
         return max(least, min(seconds, LONGEST_WAIT_S))
 

@@ -57,7 +57,8 @@ def test_a_job_goes_on_without_a_host_that_was_lost(
     make_bed: Callable[..., Bed], mpi: str, loss: str
 ) -> None:
     bed = make_bed(hosts=3)
-    job = start(bed, mpi, "--host", "h0,h1,h2", "-n", "6", "--min-instances", "2")
+    words = ("--host", "h0,h1,h2", "-n", "6", "--min-instances", "2")
+    job = start(bed, mpi, *words, "--log-dir", "/tmp/logs")
     wait_until_they_run(bed, job, "h0", "h0", "h1", "h1", "h2", "h2")
     getattr(bed["h1"], loss)()
     out, err = job.communicate(timeout=200)
@@ -72,6 +73,11 @@ def test_a_job_goes_on_without_a_host_that_was_lost(
     assert "the job has 4 instances of at most 6 now, on h0, h2." in err
     # Some of its instances may have told their ends before.
     assert "Lost the host h1" in err
+    # All attempts have one folder.
+    folders = bed.front.path("/tmp/logs").iterdir()
+    [run] = [folder for folder in folders if not folder.is_symlink()]
+    attempts = sorted(path.name for path in run.glob("attempt-*"))
+    assert attempts == ["attempt-0", "attempt-1"]
     for host in (bed["h0"], bed["h2"]):
         assert host.run("pgrep", "-f", "sleep 600").stdout == ""
 
@@ -116,4 +122,4 @@ def test_a_job_that_may_not_shrink_further_ends_with_the_cause(
     assert job.returncode == 125, err
     attempts = err[err.index("    attempt 0: ") :]
     assert attempts.startswith("    attempt 0: The host h1 was lost")
-    assert "    attempt 2: not started: The job needs hosts for 2 instances" in attempts
+    assert "    attempt 2: not started: The job needs 2 hosts and" in attempts

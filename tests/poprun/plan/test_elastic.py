@@ -61,15 +61,19 @@ def test_a_job_without_hosts_has_no_instances() -> None:
 def test_nnodes_gives_the_instances_of_each_host_and_keeps_others_in_reserve() -> None:
     limits = bounds("-n", "8", "--nnodes", "2:4", num_hosts=6)
 
-    assert (limits.least_instances, limits.most_instances) == (4, 8)
     assert chosen("a,b,c,d,e,f", limits) == (list("abcd"), 8)
     assert chosen("b,e,f", limits) == (list("bef"), 6)
+    # One host is too few, whatever its slots are, and two with one slot are enough.
+    assert chosen("a:8", limits) == ([], 0)
+    assert chosen("a:8,b:1", limits) == (list("ab"), 2)
+    assert chosen("a:8,b:2", limits) == (list("ab"), 4)
 
 
 def test_one_number_of_nodes_is_both_the_smallest_and_the_largest() -> None:
     limits = bounds("-n", "6", "--nnodes", "3")
 
-    assert limits.least_instances == limits.most_instances == 6
+    assert chosen("a,b", limits) == ([], 0)
+    assert chosen("a,b,c,d", limits) == (list("abc"), 6)
 
 
 def test_each_instance_keeps_its_replicas() -> None:

@@ -2,13 +2,18 @@
 
 import os
 import shlex
+import signal
+from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from poprun.errors import HostError, HostUnreachableError, LaunchError, OptionError
+from poprun.helpers import processes
 from poprun.host_specs import parse_hosts
 from poprun.reach import discovery
 from poprun.reach.discovery import discover_hosts
+from poprun.run.restarts import StoppedError
 
 
 def discover(script: str) -> object:
@@ -48,6 +53,37 @@ def test_it_is_killed_when_it_takes_too_long(monkeypatch: pytest.MonkeyPatch) ->
 
     with pytest.raises(HostUnreachableError, match="does not end within"):
         discover("sleep 1000")
+
+
+def test_a_descendant_that_keeps_its_output_open_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(discovery, "LIMIT_S", 0.5)
+    pid = tmp_path / "pid"
+
+    with pytest.raises(HostUnreachableError, match="does not end within"):
+        discover(f"setsid sleep 1000 & echo $! >{pid}; sleep 1000")
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def test_a_signal_ends_it_at_once(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        # Only the guard can end a command that has just been started.
+        while frame is not None and frame.f_code.co_name != "communicate":
+            frame = frame.f_back
+        if frame is not None:
+            raise StoppedError(number)
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    script = f"echo $$ >{pid}; while kill -USR1 $PPID; do sleep 0.1; done"
+    try:
+        with pytest.raises(StoppedError):
+            discover(script)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert processes.process(int(pid.read_text())) is None
 
 
 @pytest.mark.parametrize("text", ["", "'"])

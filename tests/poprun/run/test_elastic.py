@@ -35,7 +35,7 @@ class PlayedContext:
         self.kept = [host.name for host in hosts]
 
     def open_usable_hosts(
-        self, hosts: Sequence[HostSpec], guard: object, *, again: bool
+        self, hosts: Sequence[HostSpec], guard: object
     ) -> dict[HostSpec, str]:
         self.tried = [host.name for host in hosts]
         return {h: f"{h.name} is away." for h in hosts if h.name in self.away}
@@ -49,8 +49,8 @@ class Play:
         self.context: Any = PlayedContext(*words)
         self.hosts = ElasticHosts(self.context, 1)
 
-    def attempt(self, *lost: str, again: bool = True) -> Settings:
-        return self.hosts.settings_of_attempt(GUARD, lost, again=again)
+    def attempt(self, *lost: str) -> Settings:
+        return self.hosts.settings_of_attempt(GUARD, lost)
 
 
 def numbers(settings: Settings) -> tuple[str, int, int]:
@@ -65,14 +65,14 @@ FOUR = ("-n", "8", "--host", "a,b,c,d", "--min-instances", "4")
 def test_a_job_with_all_of_its_hosts_is_the_one_that_was_asked_for() -> None:
     play = Play(*FOUR)
 
-    assert numbers(play.attempt(again=False)) == ("a,b,c,d", 8, 8)
+    assert numbers(play.attempt()) == ("a,b,c,d", 8, 8)
     assert play.context.kept == list("abcd")
     assert play.context.said == []
 
 
 def test_a_lost_host_is_left_out_at_once_and_tried_again_later() -> None:
     play = Play(*FOUR)
-    play.attempt(again=False)
+    play.attempt()
 
     assert numbers(play.attempt("b")) == ("a,c,d", 6, 6)
     assert play.context.tried == list("acd")
@@ -86,7 +86,7 @@ def test_a_host_that_does_not_answer_is_left_out_and_named() -> None:
     play = Play(*FOUR)
     play.context.away = {"a"}
 
-    assert numbers(play.attempt(again=False)) == ("b,c,d", 6, 6)
+    assert numbers(play.attempt()) == ("b,c,d", 6, 6)
     assert play.context.said == [
         "poprun: warning: a is away.\n",
         "poprun: the job has 6 instances of at most 8 now, on b, c, d.\n",
@@ -95,7 +95,7 @@ def test_a_host_that_does_not_answer_is_left_out_and_named() -> None:
 
 def test_a_lost_host_is_tried_at_once_if_the_job_cannot_do_without() -> None:
     play = Play(*FOUR)
-    play.attempt(again=False)
+    play.attempt()
 
     assert numbers(play.attempt("a", "b", "c")) == ("a,b,c,d", 8, 8)
 
@@ -105,11 +105,11 @@ def test_a_job_that_may_not_shrink_further_is_not_started() -> None:
     play.context.away = {"a", "b", "d"}
 
     with pytest.raises(HostUnreachableError) as refusal:
-        play.attempt(again=False)
+        play.attempt()
     assert str(refusal.value).splitlines() == [
-        "The job needs hosts for 4 instances at least, but those that can be used (c) "
-        "have room for 2. Wait for more hosts, or allow fewer instances with "
-        "--min-instances.",
+        "The job needs 1 host and 4 instances at least, but with the hosts that can "
+        "be used (c) it can have 2. Wait for more hosts, or allow fewer with "
+        "--min-instances or --nnodes.",
         "a is away.",
         "b is away.",
         "d is away.",
@@ -119,7 +119,7 @@ def test_a_job_that_may_not_shrink_further_is_not_started() -> None:
 def test_hosts_are_discovered_before_each_attempt() -> None:
     play = Play("-n", "4", "--host-discovery-script", "./hosts", "--min-instances", "1")
     play.context.discovered = "a:1"
-    assert numbers(play.attempt(again=False)) == ("a:1", 1, 1)
+    assert numbers(play.attempt()) == ("a:1", 1, 1)
     play.context.discovered = "a:1,b:2,c:2"
 
     assert numbers(play.attempt()) == ("b:2,c:2", 4, 4)
@@ -132,7 +132,7 @@ def test_the_nodes_of_a_slurm_job_are_its_hosts() -> None:
     play.context.environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
     play.context.away = {"n1"}
 
-    assert numbers(play.attempt(again=False)) == ("n2", 2, 2)
+    assert numbers(play.attempt()) == ("n2", 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -147,4 +147,4 @@ def test_the_nodes_of_a_slurm_job_are_its_hosts() -> None:
 )
 def test_the_hosts_are_named_in_one_way(words: Sequence[str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        Play("-n", "2", *words).attempt(again=False)
+        Play("-n", "2", *words).attempt()

@@ -17,7 +17,7 @@ from poprun.log import Log
 from poprun.result.verdict import Verdict
 from poprun.run import restarts
 from poprun.run.attempt import Successor
-from poprun.run.restarts import Restarts
+from poprun.run.restarts import CLOSED_S, Restarts
 from poprun.vipu.leases import CUT_OFF_S
 
 End = tuple[Verdict, Successor | None]
@@ -97,6 +97,9 @@ class Played:
             raise refusal
         return "plan", self.job
 
+    def can_do_without(self, lost: Collection[str]) -> bool:
+        return "spare" in lost
+
     def attempt(
         self,
         job: Job,
@@ -125,7 +128,7 @@ class Played:
         guard: Any = GUARD
         plan: Any = "plan"
         prepare: Any = self.prepare
-        attempts = Restarts(context, prepare, self.attempt)
+        attempts = Restarts(context, prepare, self.can_do_without, self.attempt)
         return attempts.run(job or self.job, guard, plan, None)
 
 
@@ -191,12 +194,19 @@ def test_each_attempt_is_prepared_with_its_number_and_the_lost_hosts() -> None:
     )
 
 
-@pytest.mark.parametrize(("may_run", "wait"), [(True, CUT_OFF_S), (False, 1)])
+@pytest.mark.parametrize(
+    ("host", "may_run", "wait"),
+    [
+        ("spare", True, CUT_OFF_S),
+        ("spare", False, CLOSED_S),
+        ("needed", False, CUT_OFF_S),
+    ],
+)
 def test_after_the_loss_of_a_host_its_instances_have_ended_first(
-    may_run: bool, wait: float, waits: list[float]
+    host: str, may_run: bool, wait: float, waits: list[float]
 ) -> None:
     played = Played([SUCCEEDED])
-    played.run(1, lost_hosts=frozenset(["h1"]), may_run=may_run)
+    played.run(1, lost_hosts=frozenset([host]), may_run=may_run)
 
     assert waits == [wait]
 
