@@ -79,7 +79,8 @@ static void write_total(const terms *t, unsigned char *to, const unsigned char *
         memcpy(to, total, bytes);
 }
 
-static void reduce_share(const call *k, const terms *t, range own)
+/* Return whether it is complete: not if the group has ended meanwhile. */
+static bool reduce_share(const call *k, const terms *t, range own)
 {
     struct rows *at = k->c->rows;
     unsigned char *total = scratch_block(&t->a, SPARE_BLOCK);
@@ -88,7 +89,7 @@ static void reduce_share(const call *k, const terms *t, range own)
     for (uint64_t done = own.begin; done < own.end; done += t->a.piece) {
         /* A member that has given up may use its array again. */
         if (atomic_load_explicit(&k->c->head->ended, memory_order_relaxed))
-            return;
+            return false;
         uint64_t n = own.end - done < t->a.piece ? own.end - done : t->a.piece;
         size_t bytes = n * t->a.element;
         tree_fold_finished(&t->a, &k->split->of_rows, at->from, NULL, n, total);
@@ -98,6 +99,7 @@ static void reduce_share(const call *k, const terms *t, range own)
             at->to[i] += bytes;
         }
     }
+    return true;
 }
 
 status all_reduce_in_heap(const call *k)
@@ -112,8 +114,10 @@ status all_reduce_in_heap(const call *k)
     if (s != DONE)
         return s;
     const uint64_t began = large ? now_ns() : 0;
-    reduce_share(k, &t,
-                 range_of_share(k->total, k->c->size, k->c->rank, APART / t.a.element));
+    /* Members that have posted before the end would take it for done. */
+    if (!reduce_share(k, &t, range_of_share(k->total, k->c->size, k->c->rank,
+                                            APART / t.a.element)))
+        return ENDED;
     if (t.stream_out)
         stores_done();
     if (large)
