@@ -1,3 +1,5 @@
+import gc
+import multiprocessing
 import os
 import random
 import signal
@@ -6,6 +8,8 @@ import sys
 import time
 from collections import namedtuple
 from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,27 @@ def wait_until(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def state_of(pid: int | None) -> str:
+    """Return the letter of a process's state in proc(5)."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0]
+
+
+def kill_worker() -> None:
+    (worker,) = multiprocessing.active_children()
+    worker.kill()
+    # torch's handler of SIGCHLD may raise here.
+    with suppress(RuntimeError):
+        worker.join()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return state_of(pid) == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 @pytest.mark.parametrize("strategy", list(SharingStrategy))
@@ -271,6 +296,35 @@ def test_the_death_of_the_loading_process_is_an_error() -> None:
     accessor.terminate()
 
 
+def test_a_worker_killed_while_it_waits_is_an_error() -> None:
+    accessor = AsynchronousDataAccessor(
+        Made(4, lambda _: torch.tensor(os.getpid())), sharing_strategy=FORK
+    )
+    (worker,) = multiprocessing.active_children()
+    wait_until(lambda: state_of(worker.pid) == "S")
+    kill_worker()
+
+    with pytest.raises(AssertionError, match="RuntimeError: DataLoader worker"):
+        list(accessor)
+    accessor.terminate()
+
+
+@pytest.mark.parametrize("batches", [1, 4])
+def test_a_worker_killed_between_passes_is_an_error(batches: int) -> None:
+    accessor = AsynchronousDataAccessor(
+        TensorDataset(torch.arange(4)), sharing_strategy=FORK
+    )
+    for _ in range(batches):
+        next(accessor)
+    kill_worker()
+
+    # The end of the pass may have been sent, or not.
+    parts = [list, list] if batches == 1 else [lambda each: next(each, None), list]
+    with pytest.raises(AssertionError, match="RuntimeError: DataLoader worker"):
+        [part(accessor) for part in parts]
+    accessor.terminate()
+
+
 def test_an_empty_data_set_is_an_error() -> None:
     with pytest.raises(poptorch.Error, match="The Dataset is empty"):
         AsynchronousDataAccessor(TensorDataset(torch.empty(0)), sharing_strategy=FORK)
@@ -371,6 +425,49 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, Any]) -> None:
 
 # --- Ends.
 
+
+@pytest.mark.parametrize("in_a_cycle", [False, True])
+def test_a_worker_that_waits_ends_with_its_accessor(
+    in_a_cycle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # How long torch waits before it terminates a worker.
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 50)
+    terminated: list[object] = []
+    monkeypatch.setattr(BaseProcess, "terminate", lambda self: terminated.append(self))
+    accessor: Any = AsynchronousDataAccessor(
+        TensorDataset(torch.arange(4)), sharing_strategy=FORK
+    )
+    if in_a_cycle:
+        accessor.itself = accessor
+    (worker,) = multiprocessing.active_children()
+
+    del accessor
+    gc.collect()
+
+    assert (worker.is_alive(), terminated) == (False, [])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_workers_end_with_the_last_reference_to_their_loader(workers: int) -> None:
+    loader = poptorch.DataLoader(
+        poptorch.Options(),
+        TensorDataset(torch.arange(4)),
+        num_workers=workers,
+        mode=poptorch.DataLoaderMode.AsyncRebatched,
+        async_options={"sharing_strategy": FORK},
+    )
+    (worker,) = multiprocessing.active_children()
+    assert len(loader) == len(iter(loader)) == 4
+
+    gc.disable()
+    try:
+        del loader
+    finally:
+        gc.enable()
+
+    assert not worker.is_alive()
+
+
 PROGRAM = """
 import multiprocessing, os, signal, sys, tempfile
 kept = tempfile.TemporaryDirectory()  # registers an exit function before torch does
@@ -409,14 +506,6 @@ def main(how):
 if __name__ == "__main__":
     main(sys.argv[1])
 """
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 @pytest.mark.parametrize("how", ["ends", "raises", "deleted", "killed"])

@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import traceback
+import weakref
 from collections.abc import Iterator
 from itertools import chain, islice
 from multiprocessing.connection import wait
@@ -58,7 +59,8 @@ class _Passes(IterableDataset[Any]):
     ) -> None:
         self._items, self._pickled = items, pickled
         self._size, self._drop_last = size, drop_last
-        # Set when more than the first batch may be loaded.
+        # Released when more than the first batch may be loaded. Not an Event: to set
+        # one blocks if the worker has been killed while it waited.
         self._may_continue = may_continue
         # The worker continues with the program's random numbers.
         self._random_states: tuple[Any, ...] | None = (
@@ -73,7 +75,16 @@ class _Passes(IterableDataset[Any]):
             self._random_states = None
         for batch in _grouped(self._items, self._size, self._drop_last):
             yield batch
-            self._may_continue.wait()
+            with self._may_continue:
+                pass
+
+    def let_continue(self) -> None:
+        """Let the worker load more than the first batch."""
+        self._may_continue.release()
+
+    def forget_items(self) -> None:
+        """Free what only the worker needs."""
+        self._items = self._pickled = None
 
     def _begin_worker(self, torch_state: Any, python_state: Any, state: Any) -> None:
         torch.set_rng_state(torch.from_numpy(torch_state))
@@ -82,11 +93,17 @@ class _Passes(IterableDataset[Any]):
         send_without_dev_shm()
         if self._pickled is not None:
             self._items = ForkingPickler.loads(self._pickled)
+            self._pickled = None
         # The only worker loads as the program would. Worker functions of torch would
         # collate in /dev/shm, which may be small.
         _utils.worker._worker_info = None
         # torch's worker would not end while it waits, or sends to a full pipe.
         threading.Thread(target=_end_with_program, daemon=True).start()
+
+
+def _let_continue(loader: "DataLoader[Any]") -> None:
+    passes: Any = loader.dataset
+    passes.let_continue()
 
 
 def _end_with_program() -> None:
@@ -113,7 +130,11 @@ def _unchanged(batch: Any) -> Any:
 
 
 def _text_of(error: Exception) -> str:
-    """Return the class and message of an error, with a worker's traceback in it."""
+    """Return the class and message of an error, with a worker's traceback in it.
+
+    Its frames are cleared: those of torch hold an iterator in a cycle.
+    """
+    traceback.clear_frames(error.__traceback__)
     return "".join(traceback.format_exception_only(error)).strip()
 
 
@@ -169,14 +190,18 @@ class AsynchronousDataAccessor:
         self._failure: str | None = None
         separate = getattr(dataset, "_separate", None)
         items = separate() if separate else dataset
-        # Set when the worker may load more than the first batch.
-        self._may_continue: Any = None
+        # Lets the accessor's own worker end; None without one.
+        self._end: weakref.finalize[..., Any] | None = None
         # The source of each pass; None after terminate().
         self._loader: Any = items
         if not getattr(items, "num_workers", 0) and can_have_workers():
             self._loader = self._with_worker(items, buffer_size, sharing_strategy)
-        if early_preload and self._may_continue is not None:
-            self._may_continue.set()
+            # It holds the loader, because torch cannot end the worker of an iterator
+            # that is freed in a cycle: its queues are closed first.
+            self._end = weakref.finalize(self, _let_continue, self._loader)
+            self._end.atexit = False
+        if early_preload and self._end is not None:
+            _let_continue(self._loader)
         # The batches of the pass that is loaded, and the first one if it is loaded.
         self._pass: Iterator[Any] | None = None
         self._first = self._load_first()
@@ -200,10 +225,9 @@ class AsynchronousDataAccessor:
             except Exception as error:
                 error.add_note(NOT_PICKLABLE)
                 raise
-        self._may_continue = context.Event()
         size, drop_last = self.rebatched_size, self._drop_last
         return DataLoader(
-            _Passes(items, pickled, size, drop_last, self._may_continue),
+            _Passes(items, pickled, size, drop_last, context.Semaphore(0)),
             batch_size=None,
             collate_fn=_unchanged,
             num_workers=1,
@@ -215,7 +239,7 @@ class AsynchronousDataAccessor:
         )
 
     def _next_pass(self) -> Iterator[Any]:
-        if self._may_continue is None:
+        if self._end is None:
             items = self._loader
             if isinstance(items, DataLoader):
                 # Its workers begin now.
@@ -226,6 +250,7 @@ class AsynchronousDataAccessor:
         batches: Iterator[Any] = iter(self._loader)
         if is_first:
             leave_cores_to_workers(batches, 1)
+            self._loader.dataset.forget_items()
         return batches
 
     def _load_first(self) -> list[Any]:
@@ -256,16 +281,14 @@ class AsynchronousDataAccessor:
 
     def terminate(self) -> None:
         """End the workers."""
-        if self._may_continue is not None:
-            self._may_continue.set()
+        if self._end is not None:
+            self._end()
         self._loader = self._pass = None
 
     def __len__(self) -> int:
-        if getattr(self._dataset, "_accessor", None) is self:
-            # The loader has made batches out of it already.
-            return len(self._dataset)
         length = len(self._dataset)
-        if self.rebatched_size is None:
+        # A loader that loads ahead counts the batches that its accessor makes.
+        if self.rebatched_size is None or getattr(self._dataset, "_regrouped", None):
             return length
         return group_count(length, self.rebatched_size, self._drop_last)
 
@@ -273,9 +296,9 @@ class AsynchronousDataAccessor:
         """Begin a pass; one under way is left off."""
         self._check_running()
         if self._is_begun or self._pass is None:
-            self._pass, self._is_begun = self._next_pass(), False
-        if self._may_continue is not None:
-            self._may_continue.set()
+            self._begin_pass()
+        if self._end is not None:
+            _let_continue(self._loader)
         self._is_wanted = True
         return self
 
@@ -288,20 +311,33 @@ class AsynchronousDataAccessor:
         if self._is_wanted is None:
             iter(self)
         self._check_running()
-        if not self._is_wanted or self._pass is None:
+        if not self._is_wanted:
             raise StopIteration
-        require(self._failure is None, f"{self._failure}")
+        if self._failure is not None or self._pass is None:
+            raise AssertionError(self._failure)
         try:
             batch = self._first.pop() if self._first else next(self._pass)
         except StopIteration:
-            self._is_wanted = self._is_begun = False
-            self._pass = self._next_pass() if self._loads_next_pass else None
+            self._is_wanted, self._pass = False, None
+            if self._loads_next_pass:
+                self._begin_pass()
             raise
         except Exception as error:
-            self._failure = f"An error occurred in the data fetcher:\n{_text_of(error)}"
+            self._fail(error)
             raise AssertionError(self._failure) from None
         self._is_begun = True
         return batch
+
+    def _begin_pass(self) -> None:
+        """Begin to load a pass. If that fails, its first batch raises the error."""
+        self._is_begun = False
+        try:
+            self._pass = self._next_pass()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = f"An error occurred in the data fetcher:\n{_text_of(error)}"
 
     def _check_running(self) -> None:
         if self._loader is None:

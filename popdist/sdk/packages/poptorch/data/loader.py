@@ -76,6 +76,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         **kwargs: Any,
     ) -> None:
         self._accessor: AsynchronousDataAccessor | None = None
+        # How many samples the accessor groups; None: it does not.
+        self._regrouped: int | None = None
         require_poptorch(options, Options)
         require_poptorch(mode, DataLoaderMode)
         check_workers(num_workers)
@@ -89,7 +91,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             _check_sampler(batch_size, shuffle, is_divided, rebatched_worker_size)
             size = getattr(batch_sampler, "batch_size", None)
             self._combined_batch_size = size and size * batches
-            regrouped = None
             kwargs |= _sampler_arguments(
                 batch_sampler, batches, drop_last, kwargs.get("collate_fn")
             )
@@ -101,8 +102,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 dataset = self._partition(dataset, bool(shuffle))
                 shuffle = False
             self._warn_of_last_batch(dataset)
-            regrouped = self._regrouped_size(mode)
-            kwargs |= self._size_arguments(regrouped, rebatched_worker_size)
+            self._regrouped = self._regrouped_size(mode)
+            kwargs |= self._size_arguments(self._regrouped, rebatched_worker_size)
             # None rather than False: torch refuses either for an IterableDataset.
             kwargs["shuffle"] = shuffle or None
         if persistent_workers is None:
@@ -110,7 +111,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         kwargs |= {"num_workers": num_workers, "persistent_workers": persistent_workers}
         super().__init__(dataset, **kwargs)
         if mode != DataLoaderMode.Sync:
-            self._load_ahead(async_options or {}, regrouped)
+            self._load_ahead(async_options or {})
 
     def _partition(self, dataset: Any, shuffle: bool) -> Partition:
         require(
@@ -175,13 +176,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         size = regrouped if worker_size is None else worker_size
         return {"batch_size": size, "drop_last": False}
 
-    def _load_ahead(self, arguments: dict[str, Any], regrouped: int | None) -> None:
+    def _load_ahead(self, arguments: dict[str, Any]) -> None:
         require(
             "rebatched_size" not in arguments,
             "async_options has a rebatched_size, which the loader sets. Leave it out.",
         )
+        # Not the loader itself, so that its workers end when its last reference does.
         self._accessor = AsynchronousDataAccessor(
-            self, **arguments, rebatched_size=regrouped
+            self._separate(), **arguments, rebatched_size=self._regrouped
         )
 
     @property
@@ -200,7 +202,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._accessor.terminate()
 
     def __len__(self) -> int:
-        size = None if self._accessor is None else self._accessor.rebatched_size
+        size = self._regrouped
         if size is None:
             return super().__len__()
         is_iterable = isinstance(self.dataset, IterableDataset)
