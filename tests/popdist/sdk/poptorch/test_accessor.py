@@ -259,6 +259,47 @@ def test_data_sets_draw_the_random_numbers_that_they_would_have_drawn() -> None:
     assert drawn == [make(0).tolist() for _ in range(3)]
 
 
+def test_loading_by_a_loaders_workers_draws_none_of_the_programs_random_numbers() -> (
+    None
+):
+    def load(mode: poptorch.DataLoaderMode) -> list[Any]:
+        torch.manual_seed(1)
+        loader = poptorch.DataLoader(
+            poptorch.Options(),
+            Made(4, lambda index: torch.tensor([index, torch.rand(1).item()])),
+            shuffle=True,
+            num_workers=1,
+            mode=mode,
+        )
+        batches = [batch.tolist() for batch in loader]
+        loader.terminate()
+        return batches
+
+    ahead = load(poptorch.DataLoaderMode.Async)
+    drawn = torch.rand(1).item()
+
+    assert ahead == load(poptorch.DataLoaderMode.Sync)
+    torch.manual_seed(1)
+    assert drawn == torch.rand(1).item()
+
+
+class WithWorkers:
+    """A data set that starts processes."""
+
+    def __iter__(self) -> Iterator[Any]:
+        pids = Made(8, lambda _: torch.tensor(os.getpid()))
+        return iter(torch.utils.data.DataLoader(pids, num_workers=2))
+
+
+def test_a_data_set_may_start_processes_which_end_with_the_worker() -> None:
+    accessor = AsynchronousDataAccessor(WithWorkers(), sharing_strategy=FORK)
+    pids = {int(pid) for pid in accessor}
+    accessor.terminate()
+
+    assert len(pids) == 2
+    wait_until(lambda: all(is_gone(pid) for pid in pids))
+
+
 # --- Errors.
 
 
@@ -475,6 +516,17 @@ import popdist.sdk
 popdist.sdk.install()
 import poptorch, torch
 
+class Pids:
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        return os.getpid()
+
+class WithWorkers:
+    def __iter__(self):
+        return iter(torch.utils.data.DataLoader(Pids(), num_workers=1))
+
 def main(how):
     loaders = [
         poptorch.DataLoader(
@@ -492,10 +544,17 @@ def main(how):
             100 * [bytes(1 << 20)], sharing_strategy=poptorch.SharingStrategy.Fork
         )
     )
+    loaders.append(
+        poptorch.AsynchronousDataAccessor(
+            WithWorkers(), sharing_strategy=poptorch.SharingStrategy.Fork
+        )
+    )
     for loader in loaders:
         for batch in loader:
             break
-    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    # The last batch is the process that the data set has started.
+    children = multiprocessing.active_children()
+    print(int(batch), *(child.pid for child in children), flush=True)
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "raises":
@@ -521,7 +580,7 @@ def test_the_loading_process_ends_with_the_program(how: str, tmp_path: Path) -> 
     assert done.returncode == codes.get(how, 0), done.stderr
     assert ("Traceback" in done.stderr) == (how == "raises")
     pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) == 3
+    assert len(pids) == 5
     wait_until(lambda: all(is_gone(pid) for pid in pids))
 
 

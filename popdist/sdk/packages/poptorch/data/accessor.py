@@ -6,10 +6,12 @@ Any: data sets may be any iterables, and yield whatever programs return.
 import multiprocessing
 import os
 import random
+import signal
 import threading
 import traceback
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
@@ -46,6 +48,22 @@ NOT_PICKLABLE = (
 )
 
 
+# Those of torch, Python and numpy.
+_RandomStates = tuple[Any, Any, Any]
+
+
+def _random_states() -> _RandomStates:
+    # An array of numpy is pickled by value.
+    torch_state = torch.get_rng_state().numpy()
+    return torch_state, random.getstate(), numpy.random.get_state()
+
+
+def _set_random_states(states: _RandomStates) -> None:
+    torch.set_rng_state(torch.from_numpy(states[0]))
+    random.setstate(states[1])
+    numpy.random.set_state(states[2])
+
+
 class _Passes(IterableDataset[Any]):
     """A data set in a worker, where each iterator is a pass over it."""
 
@@ -63,16 +81,13 @@ class _Passes(IterableDataset[Any]):
         # one blocks if the worker has been killed while it waited.
         self._may_continue = may_continue
         # The worker continues with the program's random numbers.
-        self._random_states: tuple[Any, ...] | None = (
-            torch.get_rng_state().numpy(),
-            random.getstate(),
-            numpy.random.get_state(),
-        )
+        self._random_states: _RandomStates | None = _random_states()
 
     def __iter__(self) -> Iterator[Any]:
         if self._random_states is not None:
-            self._begin_worker(*self._random_states)
+            _set_random_states(self._random_states)
             self._random_states = None
+            self._begin_worker()
         for batch in _grouped(self._items, self._size, self._drop_last):
             yield batch
             with self._may_continue:
@@ -86,10 +101,7 @@ class _Passes(IterableDataset[Any]):
         """Free what only the worker needs."""
         self._items = self._pickled = None
 
-    def _begin_worker(self, torch_state: Any, python_state: Any, state: Any) -> None:
-        torch.set_rng_state(torch.from_numpy(torch_state))
-        random.setstate(python_state)
-        numpy.random.set_state(state)
+    def _begin_worker(self) -> None:
         send_without_dev_shm()
         if self._pickled is not None:
             self._items = ForkingPickler.loads(self._pickled)
@@ -97,6 +109,10 @@ class _Passes(IterableDataset[Any]):
         # The only worker loads as the program would. Worker functions of torch would
         # collate in /dev/shm, which may be small.
         _utils.worker._worker_info = None
+        # Data sets may start processes, which torch's daemonic workers may not.
+        multiprocessing.current_process().daemon = False
+        # torch's own handler leaves those running.
+        signal.signal(signal.SIGTERM, _end_process)
         # torch's worker would not end while it waits, or sends to a full pipe.
         threading.Thread(target=_end_with_program, daemon=True).start()
 
@@ -110,7 +126,15 @@ def _end_with_program() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
-        os._exit(1)
+        _end_process()
+
+
+def _end_process(*_: object) -> None:
+    """End this worker and the processes that its data set has started."""
+    for child in multiprocessing.active_children():
+        child.terminate()
+    # Another exit code would be an error to torch in the program.
+    os._exit(0)
 
 
 def _grouped(items: Any, size: int | None, drop_last: bool) -> Iterator[Any]:
@@ -202,6 +226,8 @@ class AsynchronousDataAccessor:
             self._end.atexit = False
         if early_preload and self._end is not None:
             _let_continue(self._loader)
+        # Without an own worker, this process draws the numbers that it would draw.
+        self._random_states = _random_states()
         # The batches of the pass that is loaded, and the first one if it is loaded.
         self._pass: Iterator[Any] | None = None
         self._first = self._load_first()
@@ -253,11 +279,27 @@ class AsynchronousDataAccessor:
             self._loader.dataset.forget_items()
         return batches
 
+    @contextmanager
+    def _own_random_numbers(self) -> Iterator[None]:
+        """Leave the program's random numbers as they are while this process loads."""
+        if self._end is not None:
+            yield
+            return
+        program = _random_states()
+        _set_random_states(self._random_states)
+        try:
+            yield
+        finally:
+            self._random_states = _random_states()
+            _set_random_states(program)
+
     def _load_first(self) -> list[Any]:
         """Wait for the first batch: a data set that fails raises here."""
-        self._pass = self._next_pass()
+        with self._own_random_numbers():
+            self._pass = self._next_pass()
         try:
-            return list(islice(self._pass, 1))
+            with self._own_random_numbers():
+                return list(islice(self._pass, 1))
         except Exception as error:
             text, code = _text_of(error), self._exit_code()
             self.terminate()
@@ -316,7 +358,8 @@ class AsynchronousDataAccessor:
         if self._failure is not None or self._pass is None:
             raise AssertionError(self._failure)
         try:
-            batch = self._first.pop() if self._first else next(self._pass)
+            with self._own_random_numbers():
+                batch = self._first.pop() if self._first else next(self._pass)
         except StopIteration:
             self._is_wanted, self._pass = False, None
             if self._loads_next_pass:
@@ -332,7 +375,8 @@ class AsynchronousDataAccessor:
         """Begin to load a pass. If that fails, its first batch raises the error."""
         self._is_begun = False
         try:
-            self._pass = self._next_pass()
+            with self._own_random_numbers():
+                self._pass = self._next_pass()
         except Exception as error:
             self._fail(error)
 
