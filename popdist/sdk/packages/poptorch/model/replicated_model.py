@@ -6,6 +6,7 @@ Any: a model's forward takes and returns objects of all kinds.
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -84,20 +85,20 @@ class _Call:
     outputs: Outputs
 
     def begin_iteration(self, iteration: int) -> None:
-        timing = self.model.timing
-        timing.mark(timing.input)
-        timing.mark(timing.input_complete)
+        self.model.timing.begin_iteration()
 
     def end_iteration(self, iteration: int) -> None:
-        timing = self.model.timing
-        timing.mark(timing.output)
-        timing.mark(timing.output_complete)
+        self.model.timing.end_iteration()
 
     def run_micro_batch(self, iteration: int, step: int, replica: int) -> None:
+        timing, begin = self.model.timing, perf_counter()
         args, kwargs = self.inputs.micro_batch(iteration, step, replica)
+        timing.dividing += perf_counter() - begin
         output = self._run(replica, args, kwargs)
+        begin = perf_counter()
         self.inputs.keep_changes()
         self.outputs.add(iteration, step, replica, output)
+        timing.keeping += perf_counter() - begin
 
     def _run(self, replica: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run forward and, when training, backward; return the outputs."""

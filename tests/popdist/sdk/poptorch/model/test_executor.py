@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 import poptorch
+from poptorch.model import replicated_model
+from poptorch.model.forward import timing
 
 
 class Identity(nn.Module):
@@ -423,6 +425,41 @@ def test_latencies_are_measured_for_each_device_iteration() -> None:
     assert 0 < least <= average <= most
     assert [len(times[0]) for times in executor.getPerfCounters().values()] == [3] * 4
     assert executor.cycleCount() >= 3e9 * least
+
+
+def test_latencies_have_the_parts_of_all_micro_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+
+    class Slow(nn.Module):
+        def forward(self, x: Any) -> Any:
+            clock[0] += 100
+            return x
+
+    def slow(name: str, function: str, seconds: float) -> None:
+        owner = getattr(replicated_model, name)
+        original = getattr(owner, function)
+
+        def slowed(*args: Any) -> Any:
+            clock[0] += seconds
+            return original(*args)
+
+        monkeypatch.setattr(owner, function, slowed)
+
+    executor = poptorch.inferenceModel(Slow(), options(replicas=2, iterations=3))
+    executor(torch.ones(6))
+    for module in (replicated_model, timing):
+        monkeypatch.setattr(module, "perf_counter", lambda: clock[0])
+    slow("Inputs", "micro_batch", 1)
+    slow("Outputs", "add", 10)
+
+    executor(torch.ones(6))
+
+    assert executor.getHostIpuLatency() == (2, 2, 2)
+    assert executor.getComputeLatency() == (200, 200, 200)
+    assert executor.getIpuHostLatency() == (20, 20, 20)
+    assert executor.getLatency() == (222, 222, 222)
 
 
 def test_state_dicts_are_written_through_to_all_replicas() -> None:
