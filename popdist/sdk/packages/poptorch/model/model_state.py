@@ -144,6 +144,7 @@ class ModelState:
         if self._settings.training:
             keep_freed_memory()
             members = meet(self._settings)
+            self._grouped.set_members(members)
             self.streams.first_replica = members.first_replica
             weights = [*self._module.parameters(), *self._module.buffers()]
             broadcast(members, [weight.detach() for weight in weights])

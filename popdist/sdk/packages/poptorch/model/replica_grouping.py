@@ -15,6 +15,9 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils.weak import WeakIdKeyDictionary
 
+from popdist import popdist_core as core
+from popdist.replicated.members import Members
+
 from ..enums import CommGroupType, VariableRetrievalMode
 from ..errors import Error
 from .run_settings import RunSettings
@@ -36,12 +39,32 @@ class _Groups:
         return replica % self.count if self.orthogonal else replica // self.size
 
 
+def _members_by_options(settings: RunSettings) -> Members:
+    """Return the members as far as an instance knows them before it meets others."""
+    replicas = settings.replicas
+    if (
+        settings.instances > 1
+        and core.isPopdistEnvSet()
+        and core.getNumLocalReplicas() == replicas
+    ):
+        return Members(
+            first_replica=core.getReplicaIndexOffset(),
+            replicas=core.getNumTotalReplicas(),
+        )
+    # Other options do not say how many replicas other instances have.
+    return Members(
+        first_replica=settings.instance * replicas,
+        replicas=settings.instances * replicas,
+    )
+
+
 class PerReplicaParameters(UserDict[str, Grouping]):
     """The groupings of a model's parameters, by their names."""
 
     def __init__(self, module: nn.Module, settings: RunSettings) -> None:
-        self._module, self._settings = module, settings
+        self._module = module
         self._groups: dict[str, _Groups] = {}
+        self._members = _members_by_options(settings)
         # Set once the model is compiled.
         self.frozen = False
         super().__init__()
@@ -70,8 +93,7 @@ class PerReplicaParameters(UserDict[str, Grouping]):
         """Return the groups, None if all replicas are one."""
         if kind == CommGroupType.All:
             return None
-        settings = self._settings
-        replicas = settings.replicas * settings.instances
+        replicas = self._members.replicas
         if kind == CommGroupType.NoGrouping:
             size = 1
         if size < 1 or replicas % size:
@@ -93,6 +115,16 @@ class PerReplicaParameters(UserDict[str, Grouping]):
                 "which has the value of each group."
             )
         return _Groups(kind == CommGroupType.Orthogonal, size, count)
+
+    def set_members(self, members: Members) -> None:
+        """Number the replicas as all instances have agreed.
+
+        Raises:
+            Error: The groups do not fit so many replicas.
+        """
+        self._members = members
+        for name, grouping in self.items():
+            self._checked(name, *grouping)
 
     def check_saving(self) -> None:
         """Raise Error if parameters are grouped: files have no groupings."""
@@ -123,7 +155,7 @@ class PerReplicaParameters(UserDict[str, Grouping]):
         """Call the module with the parameters of a local replica."""
         if not self._groups:
             return module(*args, **kwargs)
-        number = self._settings.instance * self._settings.replicas + replica
+        number = self._members.first_replica + replica
         rows = {
             name: module.get_parameter(name)[groups.group_of(number)]
             for name, groups in self._groups.items()

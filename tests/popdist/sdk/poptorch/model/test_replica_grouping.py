@@ -8,7 +8,6 @@ import torch
 from poptorch_models import options
 from torch import nn
 
-import popdist.poptorch
 import poptorch
 from tests.popdist.sdk.torch_instances import results
 
@@ -88,8 +87,11 @@ def test_replicas_train_the_weights_of_their_group(kind: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("counts", [(2, 2), (1, 3)])
 @pytest.mark.parametrize("kind", GROUPS)
-def test_instances_train_as_one_does_to_the_bit(kind: Any) -> None:
+def test_instances_train_as_one_does_to_the_bit(
+    kind: Any, counts: tuple[int, int]
+) -> None:
     def trained(first: int, replicas: int, made: Any) -> Any:
         model = Split(len(set(GROUPS[kind])))
         executor = grouped(model, kind, made)
@@ -98,13 +100,38 @@ def test_instances_train_as_one_does_to_the_bit(kind: Any) -> None:
         return {name: value.tolist() for name, value in model.state_dict().items()}
 
     def instance(index: int) -> Any:
-        made = popdist.poptorch.Options()
-        made.showCompilationProgressBar(False).Training.gradientAccumulation(2)
-        return trained(2 * index, 2, made)
+        made = settings_of(counts[index])
+        # popdist.poptorch.Options is for instances with as many replicas each.
+        made.Distributed.configureProcessId(index, 2)
+        return trained(index * counts[0], counts[index], made)
 
     alone = trained(0, 4, settings_of(4))
 
-    assert results((2, 2), instance) == [alone] * 2
+    assert results(counts, instance) == [alone] * 2
+
+
+def test_groups_that_do_not_fit_the_replicas_of_other_instances_are_refused() -> None:
+    def instance(index: int) -> str:
+        # By its own options, each instance expects the other to have as many.
+        replicas = [2, 1][index]
+        made = settings_of(replicas)
+        made.Distributed.configureProcessId(index, 2)
+        model = Split(2 * replicas)
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        executor = poptorch.trainingModel(model, made, optimizer)
+        for name in ("weight", "inner.bias"):
+            executor.per_replica_params[name] = TYPES.NoGrouping, 0, ONE
+        with pytest.raises(poptorch.Error) as error:
+            executor(batches()[0, :, :replicas].flatten(0, 2))
+        return str(error.value)
+
+    refusals = results((2, 2), instance)
+
+    assert [refusal.partition(".")[0] for refusal in refusals] == [
+        f"weight has the shape [{count}, 3, 2], but 3 replicas in groups of 1 are 3 "
+        "groups"
+        for count in (4, 2)
+    ]
 
 
 def test_inference_uses_the_weights_of_the_replica() -> None:
