@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -58,8 +59,19 @@ def state_of(pid: int | None) -> str:
     return stat.rpartition(")")[2].split()[0]
 
 
-def kill_worker() -> None:
-    (worker,) = multiprocessing.active_children()
+@pytest.fixture
+def find_worker() -> Callable[[], BaseProcess]:
+    """Return a function that returns the only worker that the test has started."""
+    before = set(multiprocessing.active_children())
+
+    def find() -> BaseProcess:
+        (worker,) = set(multiprocessing.active_children()) - before
+        return worker
+
+    return find
+
+
+def kill(worker: BaseProcess) -> None:
     worker.kill()
     # torch's handler of SIGCHLD may raise here.
     with suppress(RuntimeError):
@@ -283,6 +295,24 @@ def test_loading_by_a_loaders_workers_draws_none_of_the_programs_random_numbers(
     assert drawn == torch.rand(1).item()
 
 
+def test_the_program_keeps_no_copy_of_a_data_set_that_is_sent() -> None:
+    # The worker sends only the first item until a pass begins.
+    items = [b"", bytes(64 << 20)]
+    tracemalloc.start()
+    try:
+        accessor = AsynchronousDataAccessor(
+            items, sharing_strategy=SharingStrategy.SharedMemory
+        )
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak > 64 << 20
+    assert kept < 32 << 20
+    assert [len(item) for item in accessor] == [0, 64 << 20]
+    accessor.terminate()
+
+
 class WithWorkers:
     """A data set that starts processes."""
 
@@ -337,13 +367,15 @@ def test_the_death_of_the_loading_process_is_an_error() -> None:
     accessor.terminate()
 
 
-def test_a_worker_killed_while_it_waits_is_an_error() -> None:
+def test_a_worker_killed_while_it_waits_is_an_error(
+    find_worker: Callable[[], BaseProcess],
+) -> None:
     accessor = AsynchronousDataAccessor(
         Made(4, lambda _: torch.tensor(os.getpid())), sharing_strategy=FORK
     )
-    (worker,) = multiprocessing.active_children()
+    worker = find_worker()
     wait_until(lambda: state_of(worker.pid) == "S")
-    kill_worker()
+    kill(worker)
 
     with pytest.raises(AssertionError, match="RuntimeError: DataLoader worker"):
         list(accessor)
@@ -351,13 +383,15 @@ def test_a_worker_killed_while_it_waits_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("batches", [1, 4])
-def test_a_worker_killed_between_passes_is_an_error(batches: int) -> None:
+def test_a_worker_killed_between_passes_is_an_error(
+    batches: int, find_worker: Callable[[], BaseProcess]
+) -> None:
     accessor = AsynchronousDataAccessor(
         TensorDataset(torch.arange(4)), sharing_strategy=FORK
     )
     for _ in range(batches):
         next(accessor)
-    kill_worker()
+    kill(find_worker())
 
     # The end of the pass may have been sent, or not.
     parts = [list, list] if batches == 1 else [lambda each: next(each, None), list]
@@ -469,7 +503,9 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("in_a_cycle", [False, True])
 def test_a_worker_that_waits_ends_with_its_accessor(
-    in_a_cycle: bool, monkeypatch: pytest.MonkeyPatch
+    in_a_cycle: bool,
+    find_worker: Callable[[], BaseProcess],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # How long torch waits before it terminates a worker.
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 50)
@@ -480,7 +516,7 @@ def test_a_worker_that_waits_ends_with_its_accessor(
     )
     if in_a_cycle:
         accessor.itself = accessor
-    (worker,) = multiprocessing.active_children()
+    worker = find_worker()
 
     del accessor
     gc.collect()
@@ -488,8 +524,30 @@ def test_a_worker_that_waits_ends_with_its_accessor(
     assert (worker.is_alive(), terminated) == (False, [])
 
 
+def test_a_worker_that_failed_ends_with_terminate(
+    find_worker: Callable[[], BaseProcess],
+) -> None:
+    def make(index: int) -> torch.Tensor:
+        return torch.tensor([0][index])
+
+    accessor = AsynchronousDataAccessor(Made(2, make), sharing_strategy=FORK)
+    worker = find_worker()
+
+    gc.disable()
+    try:
+        with pytest.raises(AssertionError, match="IndexError"):
+            list(accessor)
+        accessor.terminate()
+    finally:
+        gc.enable()
+
+    assert not worker.is_alive()
+
+
 @pytest.mark.parametrize("workers", [0, 1])
-def test_workers_end_with_the_last_reference_to_their_loader(workers: int) -> None:
+def test_workers_end_with_the_last_reference_to_their_loader(
+    workers: int, find_worker: Callable[[], BaseProcess]
+) -> None:
     loader = poptorch.DataLoader(
         poptorch.Options(),
         TensorDataset(torch.arange(4)),
@@ -497,7 +555,7 @@ def test_workers_end_with_the_last_reference_to_their_loader(workers: int) -> No
         mode=poptorch.DataLoaderMode.AsyncRebatched,
         async_options={"sharing_strategy": FORK},
     )
-    (worker,) = multiprocessing.active_children()
+    worker = find_worker()
     assert len(loader) == len(iter(loader)) == 4
 
     gc.disable()

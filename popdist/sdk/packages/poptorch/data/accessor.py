@@ -156,7 +156,7 @@ def _unchanged(batch: Any) -> Any:
 def _text_of(error: Exception) -> str:
     """Return the class and message of an error, with a worker's traceback in it.
 
-    Its frames are cleared: those of torch hold an iterator in a cycle.
+    Its frames are cleared, because torch's hold the iterator, and so its worker.
     """
     traceback.clear_frames(error.__traceback__)
     return "".join(traceback.format_exception_only(error)).strip()
