@@ -568,22 +568,18 @@ def test_workers_end_with_the_last_reference_to_their_loader(
 
 
 PROGRAM = """
-import multiprocessing, os, signal, sys, tempfile
+import multiprocessing, os, signal, sys, tempfile, time
 kept = tempfile.TemporaryDirectory()  # registers an exit function before torch does
 import popdist.sdk
 popdist.sdk.install()
 import poptorch, torch
 
-class Pids:
-    def __len__(self):
-        return 1000
-
-    def __getitem__(self, index):
-        return os.getpid()
-
-class WithWorkers:
+class WithProcess:
     def __iter__(self):
-        return iter(torch.utils.data.DataLoader(Pids(), num_workers=1))
+        process = multiprocessing.Process(target=time.sleep, args=(900,), daemon=True)
+        process.start()
+        while True:
+            yield process.pid
 
 def main(how):
     loaders = [
@@ -604,7 +600,7 @@ def main(how):
     )
     loaders.append(
         poptorch.AsynchronousDataAccessor(
-            WithWorkers(), sharing_strategy=poptorch.SharingStrategy.Fork
+            WithProcess(), sharing_strategy=poptorch.SharingStrategy.Fork
         )
     )
     for loader in loaders:
@@ -612,7 +608,7 @@ def main(how):
             break
     # The last batch is the process that the data set has started.
     children = multiprocessing.active_children()
-    print(int(batch), *(child.pid for child in children), flush=True)
+    print(batch, *(child.pid for child in children), flush=True)
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "raises":
