@@ -17,7 +17,7 @@ def discover_hosts(text: str, environ: Mapping[str, str]) -> tuple[HostSpec, ...
     """Return the hosts that a command prints, one per line.
 
     Args:
-        text: The command, as in a shell.
+        text: A program and its arguments, quoted as in a shell.
 
     Raises:
         OptionError: It is not a command.

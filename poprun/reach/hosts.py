@@ -66,7 +66,7 @@ _LOCAL = Preflight()
 
 
 class Preflights:
-    """The hosts of one job. Each is described once for each attempt.
+    """The hosts of one job. Each is connected once for each attempt.
 
     Args:
         open_hosts: Returns what looks things up on each of some hosts.
@@ -78,9 +78,6 @@ class Preflights:
     ) -> None:
         self._open_hosts = open_hosts or (lambda hosts: dict.fromkeys(hosts, _LOCAL))
         self._hosts: dict[HostSpec, Preflight] = {}
-
-    def __contains__(self, host: HostSpec) -> bool:
-        return host in self._hosts
 
     def __getitem__(self, host: HostSpec) -> Preflight:
         return self._hosts[host]
