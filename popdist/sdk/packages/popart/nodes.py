@@ -89,7 +89,7 @@ def node_of(node: onnx.NodeProto, version: int) -> Node:
     attributes = {
         attribute.name: body_of(attribute.g, arguments, version)
         if attribute.type == onnx.AttributeProto.GRAPH
-        else _value_of(attribute)
+        else value_of(attribute)
         for attribute in node.attribute
         # Attributes for IPUs and stages are PopART's own.
         if not attribute.name.startswith("__")
@@ -117,7 +117,8 @@ def unavailable(what: str) -> UnavailableOperatorError:
     )
 
 
-def _value_of(attribute: onnx.AttributeProto) -> Any:
+def value_of(attribute: onnx.AttributeProto) -> Any:
+    """Return what an attribute holds; tensors are torch's."""
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode()
@@ -133,7 +134,7 @@ def _defaults(kind: str, version: int) -> Mapping[str, Any]:
     """Return the attributes of an operator of ONNX that have defaults."""
     schema = onnx.defs.get_schema(kind, version, "")
     return {
-        name: _value_of(attribute.default_value)
+        name: value_of(attribute.default_value)
         for name, attribute in schema.attributes.items()
         if attribute.default_value.name
     }

@@ -5,8 +5,11 @@ recorded, and change nothing on a CPU.
 """
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from . import enums
+
+_ALL_GRADIENTS = enums.GradientTensorTrackingMethod.AllNonViewChangingGradientTensors
 
 
 @dataclass(slots=True)
@@ -22,9 +25,7 @@ class TensorLocation:
     """In which memory tensors are."""
 
     storage: enums.TensorStorage = enums.TensorStorage.OnChip
-    replicatedTensorSharding: enums.ReplicatedTensorSharding = (
-        enums.ReplicatedTensorSharding.Off
-    )
+    replicatedTensorSharding: IntEnum = enums.ReplicatedTensorSharding.Off
     shardingDomain: CommGroup = field(default_factory=CommGroup)
     loadTileSet: enums.TileSet = enums.TileSet.Compute
     storageTileSet: enums.TileSet = enums.TileSet.Compute
@@ -56,9 +57,7 @@ class TensorLocationSettings:
 class AccumulateOuterFragmentSettings:
     """How the weight updates of several IPUs are scheduled."""
 
-    schedule: enums.AccumulateOuterFragmentSchedule = (
-        enums.AccumulateOuterFragmentSchedule.Serial
-    )
+    schedule: IntEnum = enums.AccumulateOuterFragmentSchedule.Serial
     excludedVirtualGraphs: list[int] = field(default_factory=list)
 
 
@@ -66,9 +65,7 @@ class AccumulateOuterFragmentSettings:
 class AutodiffSettings:
     """The recomputation in the backward pass of a subgraph."""
 
-    stitchStrategy: enums.AutodiffStitchStrategy = (
-        enums.AutodiffStitchStrategy.RecomputeAllNonInputs
-    )
+    stitchStrategy: IntEnum = enums.AutodiffStitchStrategy.RecomputeAllNonInputs
 
 
 @dataclass(slots=True)
@@ -80,9 +77,7 @@ class AutomaticLossScalingSettings:
     binEdgeLocation: float = 0.125
     thresholdUpperCountProportion: float = 1e-7
     updatePeriod: int = 1
-    gradientTensorTrackingMethod: enums.GradientTensorTrackingMethod = (
-        enums.GradientTensorTrackingMethod.AllNonViewChangingGradientTensors
-    )
+    gradientTensorTrackingMethod: IntEnum = _ALL_GRADIENTS
 
 
 @dataclass(slots=True)
@@ -93,15 +88,9 @@ class BatchSerializationSettings:
     concatOnVirtualGraphChange: bool = True
     concatOnExecutionPhaseChange: bool = True
     concatOnPipelineStageChange: bool = True
-    transformContext: enums.BatchSerializationTransformContext = (
-        enums.BatchSerializationTransformContext.Fwd
-    )
-    method: enums.BatchSerializationMethod = (
-        enums.BatchSerializationMethod.UnrollDynamic
-    )
-    batchSchedule: enums.BatchSerializationBatchSchedule = (
-        enums.BatchSerializationBatchSchedule.Isomorphic
-    )
+    transformContext: IntEnum = enums.BatchSerializationTransformContext.Fwd
+    method: IntEnum = enums.BatchSerializationMethod.UnrollDynamic
+    batchSchedule: IntEnum = enums.BatchSerializationBatchSchedule.Isomorphic
 
 
 @dataclass(slots=True)
@@ -110,18 +99,10 @@ class ExecutionPhaseSettings:
 
     phases: int = 0
     stages: int = 2
-    weightIOSchedule: enums.ExecutionPhaseIOSchedule = (
-        enums.ExecutionPhaseIOSchedule.Preload
-    )
-    activationIOSchedule: enums.ExecutionPhaseIOSchedule = (
-        enums.ExecutionPhaseIOSchedule.Preload
-    )
-    optimizerStateIOSchedule: enums.ExecutionPhaseIOSchedule = (
-        enums.ExecutionPhaseIOSchedule.OnDemand
-    )
-    accumulatorIOSchedule: enums.ExecutionPhaseIOSchedule = (
-        enums.ExecutionPhaseIOSchedule.Preload
-    )
+    weightIOSchedule: IntEnum = enums.ExecutionPhaseIOSchedule.Preload
+    activationIOSchedule: IntEnum = enums.ExecutionPhaseIOSchedule.Preload
+    optimizerStateIOSchedule: IntEnum = enums.ExecutionPhaseIOSchedule.OnDemand
+    accumulatorIOSchedule: IntEnum = enums.ExecutionPhaseIOSchedule.Preload
     schedule: enums.ExecutionPhaseSchedule = enums.ExecutionPhaseSchedule.Interleaving
 
 

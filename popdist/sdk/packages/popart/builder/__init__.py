@@ -63,7 +63,7 @@ class Builder(Annotations):
         # All names of tensors, of the graphs within this one, too.
         self._names: set[str] = set()
         self._scopes: list[str] = []
-        self.aiGraphcore = self.aiGraphcoreOpset1 = graphcore_operators(self)
+        self.aiGraphcore = self.aiGraphcoreOpset1 = graphcore_operators(self.add_node)
         if modelProtoOrFilename is not None:
             self._resume(load_model(modelProtoOrFilename))
 
@@ -116,7 +116,7 @@ class Builder(Annotations):
                 f"ai.onnx already defined as {root._version}"
             )
         root._version = version
-        return OperatorSet(self, "", version, onnx_methods(version))
+        return OperatorSet(self.add_node, "", version, onnx_methods(version))
 
     # addInputTensor(info, name), addInputTensor("FLOAT", [1, 2], name), and each
     # with InputSettings before the name.

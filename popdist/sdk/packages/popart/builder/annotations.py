@@ -13,21 +13,15 @@ import onnx
 
 from ..enums import RecomputeType
 from ..errors import popart_exception
+from ..nodes import value_of
 from ..settings import TensorLocation
 
 VIRTUAL_GRAPH = "__ipu_number"
 PIPELINE_STAGE = "__pipeline_stage"
 EXECUTION_PHASE = "__execution_phase"
 RECOMPUTE = "__recompute_output"
-PRIORITY = "__schedule_priority"
-OUTLINE = "__outline_attribute"
 LOCATION = "__output_tensor_location"
-COMM_GROUP = "__collectiveCommGroup"
-EXCLUDED = "__exclude_patterns"
-MEMORY = "__available_memory_proportion"
 PARTIALS = "__partials_type"
-SERIALIZE = "__serialize_matmul_mode"
-INPLACE = "__inplace_ops"
 
 # The name of a node: one of its outputs, or all of them.
 Outputs = str | Iterable[str]
@@ -74,98 +68,81 @@ class Annotations:
             )
         return next(iter(nodes.values()))
 
-    def _noting(self, name: str, value: Any) -> AbstractContextManager[None]:
-        """Return a `with` block that notes an attribute. It can be entered again."""
-        return _Noting(self, name, value)
-
-    def _note(
-        self, name: str, first: Any, value: Any
-    ) -> AbstractContextManager[None] | None:
-        """Note an attribute on the nodes that make `first`, or in a `with` block."""
-        if value is None:
-            return self._noting(name, first)
-        for output in _names(first):
+    def _note(self, outputs: Outputs, name: str, value: Any) -> None:
+        """Note an attribute on the nodes that make some tensors."""
+        for output in _names(outputs):
             _set(self._node(output), name, value)
-        return None
 
     def _place(
-        self, attribute: str, nodeOutputNames: Any = None, value: int | None = None
+        self,
+        attribute: str,
+        default: Any,
+        nodeOutputNames: Any = None,
+        value: Any = None,
     ) -> AbstractContextManager[None] | None:
-        """Note a number on nodes, or in a `with` block: the only argument, or 0."""
-        if nodeOutputNames is None:
-            nodeOutputNames, value = value or 0, None
-        elif not isinstance(nodeOutputNames, int) and value is None:
-            value = 0
-        return self._note(attribute, nodeOutputNames, value)
-
-    # The IPU, the stage of a pipeline and the execution phase: `virtualGraph(0)` in a
-    # `with` block, or `virtualGraph(outputs, 0)`.
-    virtualGraph = partialmethod(_place, VIRTUAL_GRAPH)
-    pipelineStage = partialmethod(_place, PIPELINE_STAGE)
-    executionPhase = partialmethod(_place, EXECUTION_PHASE)
-
-    def recomputeOutput(
-        self, nodeOutputNames: Any = None, value: RecomputeType | None = None
-    ) -> AbstractContextManager[None] | None:
-        """Note on nodes whether they are recomputed, or in a `with` block."""
-        if isinstance(nodeOutputNames, RecomputeType):
+        """Note an attribute on nodes, or in a `with` block if the value comes alone."""
+        if isinstance(nodeOutputNames, int | TensorLocation):
             nodeOutputNames, value = None, nodeOutputNames
-        kind = int(value or RecomputeType.Undefined)
+        value = default if value is None else value
+        if isinstance(value, TensorLocation):
+            value = value.numbers()
         if nodeOutputNames is None:
-            return self._noting(RECOMPUTE, kind)
-        return self._note(RECOMPUTE, nodeOutputNames, kind)
+            return _Noting(self, attribute, value)
+        self._note(nodeOutputNames, attribute, value)
+        return None
+
+    # The IPU, the stage of a pipeline, the execution phase, the recomputation and the
+    # memory of outputs: `virtualGraph(0)` in a `with` block, or
+    # `virtualGraph(outputs, 0)`.
+    virtualGraph = partialmethod(_place, VIRTUAL_GRAPH, 0)
+    pipelineStage = partialmethod(_place, PIPELINE_STAGE, 0)
+    executionPhase = partialmethod(_place, EXECUTION_PHASE, 0)
+    recomputeOutput = partialmethod(_place, RECOMPUTE, 0)
+    outputTensorLocation = partialmethod(
+        _place, "__output_tensor_location", TensorLocation()
+    )
 
     def recomputeOutputInBackwardPass(
         self, nodeOutputName: Outputs, value: RecomputeType = RecomputeType.Recompute
     ) -> None:
         """Note on nodes whether they are recomputed."""
-        self._note(RECOMPUTE, nodeOutputName, int(value))
+        self._note(nodeOutputName, RECOMPUTE, int(value))
 
     def checkpointOutput(self, nodeOutputNames: Outputs) -> list[str]:
         """Return the tensors: all of them are kept for the backward pass anyway."""
         return _names(nodeOutputNames)
 
-    def outputTensorLocation(
-        self, nodeOutputNames: Any = None, value: TensorLocation | None = None
-    ) -> AbstractContextManager[None] | None:
-        """Note on nodes in which memory their outputs are, or in a `with` block."""
-        if isinstance(nodeOutputNames, TensorLocation):
-            nodeOutputNames, value = None, nodeOutputNames
-        numbers = (value or TensorLocation()).numbers()
-        if nodeOutputNames is None:
-            return self._noting(LOCATION, numbers)
-        return self._note(LOCATION, nodeOutputNames, numbers)
-
     def schedulePriority(self, value: float) -> AbstractContextManager[None]:
         """Note a priority in a `with` block."""
-        return self._noting(PRIORITY, float(value))
+        return _Noting(self, "__schedule_priority", float(value))
 
     def outlineAttributes(self, pairs: dict[Any, Any]) -> AbstractContextManager[None]:
         """Note pairs that only like parts of a graph share in a `with` block."""
         flat = [str(part) for pair in sorted(pairs.items()) for part in pair]
-        return self._noting(OUTLINE, flat)
+        return _Noting(self, "__outline_attribute", flat)
 
     def commGroup(
         self, type: int = 0, groupSize: int = 0
     ) -> AbstractContextManager[None]:
         """Note a group of replicas in a `with` block."""
-        return self._noting(COMM_GROUP, [int(type), int(groupSize)])
+        return _Noting(self, "__collectiveCommGroup", [int(type), int(groupSize)])
 
     def excludePatterns(
         self, nodeOutputName: Outputs, patternNames: Sequence[str]
     ) -> None:
         """Note patterns that are not applied to nodes."""
-        self._note(EXCLUDED, nodeOutputName, list(patternNames))
+        self._note(nodeOutputName, "__exclude_patterns", list(patternNames))
 
     def setAvailableMemoryProportion(
         self, nodeOutputName: Outputs, availableMemoryProportion: float
     ) -> None:
         """Note how much memory nodes may use."""
-        self._note(MEMORY, nodeOutputName, float(availableMemoryProportion))
+        share = float(availableMemoryProportion)
+        self._note(nodeOutputName, "__available_memory_proportion", share)
 
     def setPartialsType(self, nodeOutputName: Outputs, partialsType: str) -> None:
         """Note the type of partial sums on nodes."""
-        self._note(PARTIALS, nodeOutputName, partialsType)
+        self._note(nodeOutputName, PARTIALS, partialsType)
 
     def getPartialsType(self, nodeOutputName: Outputs) -> str:
         """Return the type of partial sums of a node."""
@@ -179,13 +156,13 @@ class Annotations:
         keep_precision: bool = False,
     ) -> None:
         """Note into which parts a matrix product is divided."""
-        self._note(SERIALIZE, nodeOutputName, mode)
+        self._note(nodeOutputName, "__serialize_matmul_mode", mode)
 
     def setInplacePreferences(
         self, nodeOutputName: Outputs, prefs: dict[str, float]
     ) -> None:
         """Note which operators may work in place."""
-        self._note(INPLACE, nodeOutputName, list(prefs))
+        self._note(nodeOutputName, "__inplace_ops", list(prefs))
 
     def getVirtualGraph(self, nodeOutputNames: Outputs | None = None) -> int:
         """Return the IPU of a node or of the `with` block."""
@@ -253,15 +230,8 @@ class Annotations:
 
 
 def _get(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    for attribute in node.attribute:
-        if attribute.name == name:
-            value = onnx.helper.get_attribute_value(attribute)
-            if isinstance(value, bytes):
-                return value.decode()
-            if isinstance(value, str | int | float):
-                return value
-            return [v.decode() if isinstance(v, bytes) else v for v in value]
-    return default
+    values = (value_of(a) for a in node.attribute if a.name == name)
+    return next(values, default)
 
 
 def _set(node: onnx.NodeProto, name: str, value: Any) -> None:

@@ -29,87 +29,50 @@ class Method:
     counted: bool = False
 
 
+def _row(
+    kind: str, inputs: int = 1, outputs: int = 1, /, **attributes: Any
+) -> tuple[str, Method]:
+    """Return a method with its name."""
+    loss = "loss" if kind in ("Ctc", "L1", "Nll") else ""
+    method = Method(kind, inputs, inputs, attributes, outputs)
+    return f"{kind.lower()}{loss}", method
+
+
+_UNARY = "BitwiseNot Detach Expm1 Gelu Log1p Nop Round Swish"
+_BINARY = "Atan2 BitwiseAnd BitwiseOr BitwiseXnor BitwiseXor Fmod Remainder"
 _WINDOW = {"axes": REQUIRED, "sizes": REQUIRED}
+_TYPED = {"data_type": REQUIRED, "init_type": REQUIRED}
+_MEAN = {"reduction": ReductionType.Mean}
+_SUM = {"reduction": ScatterReduction.Sum}
+_CTC = {**_MEAN, "blank": 0, "outDataType": "UNDEFINED"}
 
 GRAPHCORE_METHODS = {
-    "atan2": Method("Atan2", 2, 2),
-    "bitwiseand": Method("BitwiseAnd", 2, 2),
-    "bitwisenot": Method("BitwiseNot"),
-    "bitwiseor": Method("BitwiseOr", 2, 2),
-    "bitwisexnor": Method("BitwiseXnor", 2, 2),
-    "bitwisexor": Method("BitwiseXor", 2, 2),
     "call": Method("Call", 0, None, {"callee": REQUIRED}, counted=True),
-    "ctcloss": Method(
-        "Ctc",
-        4,
-        4,
-        {"reduction": ReductionType.Mean, "blank": 0, "outDataType": "UNDEFINED"},
+    **dict(_row(kind) for kind in _UNARY.split()),
+    **dict(_row(kind, 2) for kind in _BINARY.split()),
+    **dict(
+        [
+            _row("Ctc", 4, **_CTC),
+            _row("DepthToSpace", blocksize=REQUIRED, mode="DCR"),
+            _row("DynamicAdd", 3, **_WINDOW),
+            _row("DynamicSlice", 2, **_WINDOW, noOverlap=0),
+            _row("DynamicUpdate", 3, **_WINDOW, noOverlap=0),
+            _row("DynamicZero", 2, **_WINDOW),
+            _row("GroupNormalization", 3, 3, num_groups=REQUIRED, epsilon=1e-5),
+            _row("IdentityLoss", **_MEAN),
+            _row("IncrementMod", increment=REQUIRED, modulus=REQUIRED),
+            _row("Init", 0, shape=REQUIRED, **_TYPED, batch_axis=None),
+            _row("L1", **{"lambda": REQUIRED}, **_MEAN),
+            _row("Nll", 2, **_MEAN, ignoreIndex=None, inputIsLogProbability=False),
+            _row("PrintTensor", print_gradient=1, title=""),
+            _row("ReduceMedian", 1, 2, axes=None, keepdims=1),
+            _row("Reshape", shape=REQUIRED),
+            _row("Reverse", dimensions=REQUIRED),
+            _row("Scale", scale=REQUIRED),
+            _row("ScaledAdd", 2, scale0=1.0, scale1=1.0),
+            _row("ScatterReduce", 2, axis_size=REQUIRED, axis=-1, **_SUM),
+            _row("ShapedDropout", shape=REQUIRED, ratio=0.5),
+            _row("Subsample", strides=REQUIRED),
+        ]
     ),
-    "depthtospace": Method(
-        "DepthToSpace", attributes={"blocksize": REQUIRED, "mode": "DCR"}
-    ),
-    "detach": Method("Detach"),
-    "dynamicadd": Method("DynamicAdd", 3, 3, _WINDOW),
-    "dynamicslice": Method("DynamicSlice", 2, 2, {**_WINDOW, "noOverlap": 0}),
-    "dynamicupdate": Method("DynamicUpdate", 3, 3, {**_WINDOW, "noOverlap": 0}),
-    "dynamiczero": Method("DynamicZero", 2, 2, _WINDOW),
-    "expm1": Method("Expm1"),
-    "fmod": Method("Fmod", 2, 2),
-    "gelu": Method("Gelu"),
-    "groupnormalization": Method(
-        "GroupNormalization", 3, 3, {"num_groups": REQUIRED, "epsilon": 1e-5}, 3
-    ),
-    "identityloss": Method(
-        "IdentityLoss", attributes={"reduction": ReductionType.Mean}
-    ),
-    "incrementmod": Method(
-        "IncrementMod", attributes={"increment": REQUIRED, "modulus": REQUIRED}
-    ),
-    "init": Method(
-        "Init",
-        0,
-        0,
-        {
-            "shape": REQUIRED,
-            "data_type": REQUIRED,
-            "init_type": REQUIRED,
-            "batch_axis": None,
-        },
-    ),
-    "l1loss": Method(
-        "L1", attributes={"lambda": REQUIRED, "reduction": ReductionType.Mean}
-    ),
-    "log1p": Method("Log1p"),
-    "nllloss": Method(
-        "Nll",
-        2,
-        2,
-        {
-            "reduction": ReductionType.Mean,
-            "ignoreIndex": None,
-            "inputIsLogProbability": False,
-        },
-    ),
-    "nop": Method("Nop"),
-    "printtensor": Method("PrintTensor", attributes={"print_gradient": 1, "title": ""}),
-    "reducemedian": Method(
-        "ReduceMedian", attributes={"axes": None, "keepdims": 1}, outputs=2
-    ),
-    "remainder": Method("Remainder", 2, 2),
-    "reshape": Method("Reshape", attributes={"shape": REQUIRED}),
-    "reverse": Method("Reverse", attributes={"dimensions": REQUIRED}),
-    "round": Method("Round"),
-    "scale": Method("Scale", attributes={"scale": REQUIRED}),
-    "scaledadd": Method("ScaledAdd", 2, 2, {"scale0": 1.0, "scale1": 1.0}),
-    "scatterreduce": Method(
-        "ScatterReduce",
-        2,
-        2,
-        {"axis_size": REQUIRED, "axis": -1, "reduction": ScatterReduction.Sum},
-    ),
-    "shapeddropout": Method(
-        "ShapedDropout", attributes={"shape": REQUIRED, "ratio": 0.5}
-    ),
-    "subsample": Method("Subsample", attributes={"strides": REQUIRED}),
-    "swish": Method("Swish"),
 }

@@ -4,11 +4,11 @@ Any: attributes are numbers, strings, arrays and lists. A method returns one nam
 list of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import IntEnum
 from functools import cache, partial
 from inspect import Parameter, Signature
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -38,26 +38,6 @@ _ALIASES = {
 }
 
 
-@runtime_checkable
-class Nodes(Protocol):
-    """The graph that operators are added to."""
-
-    @property
-    def body(self) -> onnx.GraphProto:
-        """The graph, as an attribute of a node."""
-
-    def add_node(
-        self,
-        kind: str,
-        domain: str,
-        inputs: Sequence[str],
-        outputs: int,
-        /,
-        **given: Any,
-    ) -> list[str]:
-        """Add a node, and return the names of its outputs."""
-
-
 def method_name(kind: str) -> str:
     """Return the name of the method that adds an operator of ONNX."""
     return f"logical_{kind.lower()}" if kind in _LOGICAL else kind.lower()
@@ -72,23 +52,18 @@ def onnx_methods(version: int) -> dict[str, Method]:
             schema = onnx.defs.get_schema(kind, version, "")
         except onnx.defs.SchemaError:
             continue
-        required: dict[str, Any] = {}
-        optional: dict[str, Any] = {}
-        for name, attribute in sorted(schema.attributes.items()):
-            if name in _LEFT_OUT:
-                continue
-            if attribute.required:
-                required[name] = REQUIRED
-            else:
-                optional[name] = None
+        names = sorted(schema.attributes.keys() - _LEFT_OUT)
+        required = [name for name in names if schema.attributes[name].required]
+        optional = [name for name in names if name not in required]
+        arguments = dict.fromkeys(required, REQUIRED) | dict.fromkeys(optional)
         if kind == "Constant":
-            required, optional = {"value": REQUIRED}, {}
+            arguments = {"value": REQUIRED}
         variable = schema.min_output != schema.max_output
         methods[method_name(kind)] = Method(
             kind,
             schema.min_input,
             None if schema.max_input > 100 else schema.max_input,
-            {**required, **optional},
+            arguments,
             schema.max_output if not variable else 1,
             variable,
         )
@@ -113,11 +88,14 @@ class OperatorSet:
     """Operators of one domain and version."""
 
     def __init__(
-        self, nodes: Nodes, domain: str, version: int, methods: dict[str, Method]
+        self,
+        add_node: Callable[..., list[str]],
+        domain: str,
+        version: int,
+        methods: dict[str, Method],
     ) -> None:
-        self._nodes, self._domain = nodes, domain
-        self.version = version
-        self._methods = methods
+        self._add_node, self._domain = add_node, domain
+        self.version, self._methods = version, methods
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
@@ -155,15 +133,15 @@ class OperatorSet:
             )
             if value is not None
         }
-        names = self._nodes.add_node(
+        names = self._add_node(
             method.kind, self._domain, inputs, count, context=context, **attributes
         )
         return names if method.counted or method.outputs > 1 else names[0]
 
 
-def graphcore_operators(nodes: Nodes) -> OperatorSet:
+def graphcore_operators(add_node: Callable[..., list[str]]) -> OperatorSet:
     """Return the operators of ai.graphcore."""
-    return OperatorSet(nodes, GRAPHCORE_DOMAIN, 1, GRAPHCORE_METHODS)
+    return OperatorSet(add_node, GRAPHCORE_DOMAIN, 1, GRAPHCORE_METHODS)
 
 
 def _check_inputs(name: str, method: Method, inputs: Any) -> None:
@@ -207,13 +185,14 @@ def stored_attribute(name: str, value: Any) -> Any:
 
 def _graph(name: str, value: Any) -> onnx.GraphProto:
     """Return the graph of a builder that createSubgraphBuilder() has returned."""
-    if not isinstance(value, Nodes):
+    body = getattr(value, "body", None)
+    if not isinstance(body, onnx.GraphProto):
         raise TypeError(
             f"incompatible function arguments: {name} is {value!r}, but must be a "
             "builder that createSubgraphBuilder() returns."
         )
     graph = onnx.GraphProto()
-    graph.CopyFrom(value.body)
+    graph.CopyFrom(body)
     if name in _BRANCHES:
         # Their inputs have the names of tensors around them.
         del graph.input[:]
