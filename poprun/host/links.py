@@ -65,10 +65,14 @@ def open_links(
     specs = [job.specs[rank] for rank in local]
     own = LocalHost(part, specs, add_shim, handlers, job.devices)
     own.listen()
-    for link in remote:
-        link.begin()
-    for link in remote:
-        link.listen()
+    try:
+        for link in remote:
+            link.begin()
+        for link in remote:
+            link.listen()
+    except BaseException:
+        own.close()
+        raise
     return [own, *remote]
 
 

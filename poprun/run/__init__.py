@@ -186,7 +186,5 @@ def _run_job(
             preparation.cancel(guard)
     context.enter("run")
     run_attempt = partial(stages.run_attempt, context=context)
-    restarts = Restarts(
-        context, preparation.prepare_next, preparation.can_do_without, run_attempt
-    )
+    restarts = Restarts(context, preparation, run_attempt)
     return restarts.run(job, guard, plan, context.preparing.hand_over())

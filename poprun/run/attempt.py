@@ -11,7 +11,7 @@ from functools import partial
 
 from popdist import environment as env
 from popdist.durations import read_duration
-from poprun.errors import LaunchError, OptionError
+from poprun.errors import HostUnreachableError, LaunchError, OptionError
 from poprun.helpers.end_actions import EndActions
 from poprun.host.host_link import HostLink
 from poprun.host.links import open_links
@@ -79,16 +79,22 @@ def run_attempt(
     Args:
         may_follow: Whether another attempt may follow if this one fails.
         clients: The clients that the job had before, if it has served any.
+
+    Raises:
+        HostUnreachableError: A host was lost before anything was started.
     """
-    context.recorder.begin_attempt(plan)
     # The shell may have put poprun in the background while it waited for IPUs.
     wait_for_stdin(job.stdin)
     hosts = plan.request.hosts
-    memory_before = context.hosts.read_memory_counters(hosts)
     here = os.uname().nodename if plan.request.names_hosts else hosts[0].name
     mpirun = MpirunProcess(job, guard, here, context.hosts.connections())
     call = read_call(context.caller_environ) if plan.request.names_hosts else b""
-    links = open_links(job, plan, context.hosts, mpirun.add_shim, here, call)
+    try:
+        memory_before = context.hosts.read_memory_counters(hosts)
+        links = open_links(job, plan, context.hosts, mpirun.add_shim, here, call)
+    except LaunchError as error:
+        raise HostUnreachableError(str(error)) from error
+    context.recorder.begin_attempt(plan)
     mpirun.start()
     attempt = _RunningAttempt(job, plan, context, mpirun, links, may_follow=may_follow)
     return attempt.run(clients or Clients(plan.request.identity), memory_before)

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from math import inf
 
-from poprun.errors import LaunchError, PoprunError
+from poprun.errors import HostUnreachableError, LaunchError, PoprunError
 from poprun.job import job_description, output_routes
 from poprun.job.reservation import DeviceReservation
 from poprun.job.resource_limits import check_proc
@@ -106,33 +107,42 @@ class Preparation:
         return plan, self._reserved.with_devices(job)
 
     def prepare_next(
-        self, number: int, guard: StartedGuard, lost: Collection[str]
+        self,
+        number: int,
+        guard: StartedGuard,
+        lost: Collection[str],
+        time_left_s: float,
     ) -> tuple[Plan, Job]:
         """Reach the hosts again, and return the plan and the job of another attempt.
 
         Args:
             lost: The hosts that the last attempt has lost.
+            time_left_s: How long it may wait for IPUs at most.
 
         Raises:
-            HostUnreachableError, LaunchError: A later attempt may succeed.
+            HostUnreachableError: A later attempt may succeed.
         """
-        if self._hosts is None:
-            self._context.reopen_hosts(self._request, guard)
-            first = self._context.hosts.describe(self._request.hosts[:1])[0]
-            return self.prepare(number, first)
+        # A host lacks something, or lost hosts still hold devices. A later attempt of
+        # an elastic job may have other hosts.
+        temporary = LaunchError if self._hosts is None else PoprunError
+        first = None
         try:
-            self._change_hosts(guard, lost)
-        except PoprunError as error:
-            # A host lacks something, or lost hosts still hold devices. A later attempt
-            # may have other hosts.
-            raise LaunchError(str(error)) from error
-        return self.prepare(number)
+            if self._hosts is None:
+                self._context.reopen_hosts(self._request, guard)
+                first = self._context.hosts.describe(self._request.hosts[:1])[0]
+            else:
+                self._change_hosts(guard, lost, time_left_s)
+            return self.prepare(number, first)
+        except temporary as error:
+            raise HostUnreachableError(str(error)) from error
 
     def can_do_without(self, lost: Collection[str]) -> bool:
         """Return whether the next attempt does not need the hosts that are lost."""
         return self._hosts is not None and self._hosts.can_do_without(lost)
 
-    def _change_hosts(self, guard: StartedGuard, lost: Collection[str]) -> None:
+    def _change_hosts(
+        self, guard: StartedGuard, lost: Collection[str], time_left_s: float
+    ) -> None:
         before = self._request
         self._request = replace(
             self._plan_again(guard, lost),
@@ -145,7 +155,7 @@ class Preparation:
         if self._needs() != self._reserved_for:
             # The instances get other devices.
             self.cancel(guard)
-            self._reserve(guard)
+            self._reserve(guard, time_left_s)
 
     def _needs(self) -> tuple[Topology, bool]:
         """Return what the devices of the job depend on."""
@@ -156,10 +166,13 @@ class Preparation:
         self._reserved.cancel(guard.tell)
         self._reserved_for: tuple[Topology, bool] | None = None
 
-    def _reserve(self, guard: StartedGuard) -> None:
-        context = self._context
+    def _reserve(self, guard: StartedGuard, time_left_s: float = inf) -> None:
+        context, request = self._context, self._request
+        options = request.partition_options
+        if options is not None and options.wait_s is not None:
+            options = replace(options, wait_s=min(options.wait_s, time_left_s))
         self._reserved: DeviceReservation = self._stages.reserve(
-            self._request,
+            replace(request, partition_options=options),
             context.environ,
             guard.tell,
             guard.pid,

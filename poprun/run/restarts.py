@@ -6,12 +6,12 @@ Meanwhile the new guard has the shared resources, and undoes them if poprun dies
 
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from poprun.errors import HostUnreachableError, LaunchError, PoprunError
+from poprun.errors import HostUnreachableError, PoprunError
 from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions
 from poprun.helpers.processes import signal_name
@@ -20,6 +20,7 @@ from poprun.plan.values import Plan
 from poprun.result.verdict import Verdict
 from poprun.run.attempt import Successor, undo_job
 from poprun.run.context import RunContext
+from poprun.run.preparation import Preparation
 from poprun.supervise.clients.server import Clients
 from poprun.supervise.guard_start import StartedGuard, start_guard
 from poprun.supervise.supervisor import (
@@ -50,23 +51,17 @@ class Restarts:
     """The attempts of one job.
 
     Args:
-        prepare: Reaches the hosts again, and returns the plan and the job of the next
-            attempt. It gets the number of the attempt, the guard, and the names of the
-            hosts that the last attempt has lost.
-        can_do_without: Returns whether the next attempt does not need these hosts.
         run_attempt: The stage of this name, with the context.
     """
 
     def __init__(
         self,
         context: RunContext,
-        prepare: Callable[[int, StartedGuard, Collection[str]], tuple[Plan, Job]],
-        can_do_without: Callable[[Collection[str]], bool],
+        preparation: Preparation,
         run_attempt: Callable[..., tuple[Verdict, Successor | None]],
     ) -> None:
         self._context = context
-        self._prepare, self._run_attempt = prepare, run_attempt
-        self._can_do_without = can_do_without
+        self._preparation, self._run_attempt = preparation, run_attempt
         self._log, self._show = context.log, context.phase_line.show
         self._most = context.settings["max-restarts"]
         # When the first attempt was started.
@@ -90,18 +85,21 @@ class Restarts:
         """
         verdict, successor = self._attempt(job, guard, plan, clients)
         while successor is not None:
+            last = successor
             self._causes.append(verdict.sentence)
             self._number += 1
-            self._guard, self._clients = successor.guard, successor.clients
-            wait = self._wait_before(successor)
-            if wait >= self._began + job.timeout - time.monotonic():
+            self._guard, self._clients = last.guard, last.clients
+            wait = self._wait_before(last)
+            if wait >= self._time_left(job):
                 return self._end(job, verdict.exit_code, "--timeout leaves no time.")
             try:
-                plan, job = self._prepare_next(job, wait, successor)
+                plan, job = self._prepare_next(job, wait, last)
+                clients = self._clients
+                verdict, successor = self._attempt(job, self._guard, plan, clients)
             except StoppedError as stopped:
                 why = f"Stopped by {stopped} before attempt {self._number} was started."
                 return self._end(job, stopped.exit_code, why, outcome="interrupted")
-            except (HostUnreachableError, LaunchError) as error:
+            except HostUnreachableError as error:
                 # A host that restarts takes a while: the next wait is longer.
                 self._refusal = error
                 if self._number == self._most:
@@ -110,11 +108,8 @@ class Restarts:
                 verdict = Verdict(exit_code=error.exit_code, sentence=str(error))
                 # The hosts that were lost may be back by then.
                 successor = replace(
-                    successor, guard=self._guard, lost_hosts=frozenset(), may_run=False
+                    last, guard=self._guard, lost_hosts=frozenset(), may_run=False
                 )
-            else:
-                clients = self._clients
-                verdict, successor = self._attempt(job, self._guard, plan, clients)
         if self._causes:
             self._causes.append(verdict.sentence)
             self._show_causes()
@@ -127,17 +122,19 @@ class Restarts:
 
         Raises:
             StoppedError: A signal or a client ends the job.
-            HostUnreachableError, LaunchError: A later attempt may succeed.
+            HostUnreachableError: A later attempt may succeed.
         """
         self._refusal = None
         try:
             with _signals_raise():
                 self._sleep(wait, job, had_lost_hosts=bool(successor.lost_hosts))
-                lost = successor.lost_hosts
-                prepared = self._prepare(self._number, self._guard, lost)
+                lost, time_left_s = successor.lost_hosts, self._time_left(job)
+                prepared = self._preparation.prepare_next(
+                    self._number, self._guard, lost, time_left_s
+                )
                 self._show("")
                 return prepared
-        except (StoppedError, HostUnreachableError, LaunchError):
+        except (StoppedError, HostUnreachableError):
             raise
         except Exception as error:
             # No restart would repair this error; the caller reports it.
@@ -155,11 +152,15 @@ class Restarts:
             job, guard, plan, may_follow=may_follow, clients=clients
         )
 
+    def _time_left(self, job: Job) -> float:
+        """Return how many seconds of --timeout are left."""
+        return self._began + job.timeout - time.monotonic()
+
     def _wait_before(self, successor: Successor) -> float:
         """Return how long to wait: the instances of lost hosts have ended by then."""
         least, lost = 0.0, successor.lost_hosts
         if lost:
-            ends_soon = not successor.may_run and self._can_do_without(lost)
+            ends_soon = not successor.may_run and self._preparation.can_do_without(lost)
             least = CLOSED_S if ends_soon else CUT_OFF_S
         seconds = FIRST_WAIT_S * 2.0 ** (self._number - 1)
         return max(least, min(seconds, LONGEST_WAIT_S))
@@ -208,6 +209,8 @@ class Restarts:
         self._show("")
         for failure in undo_job(job, self._guard):
             self._log.warn(failure)
+        # An attempt that has not begun may have been granted other devices.
+        self._preparation.cancel(self._guard)
         self._clients.end(exit_code, why)
         self._causes.append(f"not started: {why}")
         self._show_causes()

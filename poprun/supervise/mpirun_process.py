@@ -82,7 +82,7 @@ class MpirunProcess:
         self._hold = protocol.pack(protocol.HOLD, b"")
         # The kernel kills mpirun, which may hang, when neither poprun nor its guard nor
         # a shim has the write end any more.
-        self._pipe = os.pipe()
+        self._pipe: tuple[int, ...] = ()
         # Whether nothing of the job is left, after `finish`.
         self.finished = False
         self._finish_began = inf
@@ -101,6 +101,7 @@ class MpirunProcess:
             LaunchError: A resource of the job cannot be made.
         """
         own_process.become_subreaper()
+        self._pipe = os.pipe()
         self._guard.channel.tell(protocol.REPORT_TO, descriptors=(2,))
         self._guard.tell(self._knowledge())
         # Now that the guard knows of them: poprun may be killed at any time. The first

@@ -4,6 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from poprun.errors import HostUnreachableError, LaunchError
 from poprun.output.stdin import Stdin
 from poprun.run import attempt
 
@@ -30,3 +31,23 @@ def test_the_host_listens_before_mpirun_starts_the_shims_that_connect(
 
     assert attempt.run_attempt(job, Mock(), plan, context, clients=Mock()) is end
     assert calls == ["read memory", "listen", "start mpirun"]
+
+
+def test_a_host_that_is_lost_before_the_start_is_reported_as_unreachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def open_links(*_: object) -> list[Mock]:
+        raise LaunchError("The host b was lost before the job started.")
+
+    recorder = Mock()
+    monkeypatch.setattr(attempt, "open_links", open_links)
+    plan = Mock(request=Mock(hosts=[Mock()], names_hosts=False))
+    mpirun = Mock()
+    monkeypatch.setattr(attempt, "MpirunProcess", lambda *_: mpirun)
+
+    job = Mock(stdin=Stdin())
+
+    with pytest.raises(HostUnreachableError, match="The host b was lost before"):
+        attempt.run_attempt(job, Mock(), plan, Mock(recorder=recorder))
+    assert not mpirun.start.called
+    assert not recorder.begin_attempt.called

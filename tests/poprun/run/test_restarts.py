@@ -60,12 +60,13 @@ class Played:
     """The steps of a run, with attempts that end as a list says."""
 
     def __init__(
-        self, ends: Sequence[End], refusals: Sequence[Exception | None] = ()
+        self, ends: Sequence[End | Exception], refusals: Sequence[Exception | None] = ()
     ) -> None:
         # How the attempts after the first end.
         self.ends = list(ends)
         self.refusals = list(refusals)
         self.calls: list[object] = []
+        self.times_left: list[float] = []
         self.said: list[str] = []
         self.undone: list[str] = []
         self.shown: list[str] = []
@@ -90,8 +91,11 @@ class Played:
         self.undone.append("the job")
         return True
 
-    def prepare(self, number: int, guard: Guard, lost: Collection[str]) -> Any:
+    def prepare_next(
+        self, number: int, guard: Guard, lost: Collection[str], time_left_s: float
+    ) -> Any:
         self.calls.append((number, *lost))
+        self.times_left.append(time_left_s)
         refusal = self.refusals.pop(0) if self.refusals else None
         if refusal is not None:
             raise refusal
@@ -111,7 +115,13 @@ class Played:
     ) -> End:
         assert (guard, plan) == (GUARD, "plan")
         self.calls.append("last" if not may_follow else "run")
-        return self.ends.pop(0)
+        end = self.ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    def cancel(self, guard: Guard) -> None:
+        self.undone.append("the devices")
 
     def run(self, most: int, job: Job | None = None, **first: Any) -> int:
         context: Any = SimpleNamespace(
@@ -127,8 +137,8 @@ class Played:
         self.ends.insert(0, failed(**first))
         guard: Any = GUARD
         plan: Any = "plan"
-        prepare: Any = self.prepare
-        attempts = Restarts(context, prepare, self.can_do_without, self.attempt)
+        preparation: Any = self
+        attempts = Restarts(context, preparation, self.attempt)
         return attempts.run(job or self.job, guard, plan, None)
 
 
@@ -222,6 +232,31 @@ def test_a_host_that_does_not_answer_is_tried_again_after_a_longer_wait(
     assert played.said.count("poprun: error: The host b cannot be used.\n") == 2
 
 
+def test_a_host_that_is_lost_before_the_start_is_tried_again_as_well() -> None:
+    lost = HostUnreachableError("The host b was lost before the job started.")
+    played = Played([lost, SUCCEEDED])
+
+    assert played.run(2) == 0
+    assert played.calls == ["run", (1,), "run", (2,), "last"]
+    assert f"    attempt 1: {lost}\n    attempt 2: succeeded\n" in played.said[-1]
+
+
+def test_a_host_that_is_lost_before_the_last_start_ends_the_job() -> None:
+    lost = HostUnreachableError("The host b was lost before the job started.")
+    played = Played([lost])
+
+    assert played.run(1) == 125
+    assert played.undone == ["the job", "the devices"]
+
+
+def test_a_restart_may_wait_for_ipus_as_long_as_the_timeout_lasts() -> None:
+    played = Played([failed(), SUCCEEDED])
+    played.job = restarts.replace(played.job, timeout=10.0)
+
+    assert played.run(2, played.job) == 0
+    assert played.times_left == [9, 7]
+
+
 def test_a_host_that_stays_away_ends_the_job_which_is_undone() -> None:
     away = HostUnreachableError("The host b cannot be used.")
     played = Played([], [away, away])
@@ -230,7 +265,7 @@ def test_a_host_that_stays_away_ends_the_job_which_is_undone() -> None:
     assert played.said[-1].endswith(
         "    attempt 2: not started: The host b cannot be used.\n"
     )
-    assert played.undone == ["the job"]
+    assert played.undone == ["the job", "the devices"]
     assert len(TOLD) == 1  # the guard has nothing to undo any more
 
 
@@ -249,7 +284,7 @@ def test_what_no_restart_mends_is_an_error_and_the_job_is_undone(
 
     with pytest.raises(type(error)):
         played.run(9, clients=clients)
-    assert played.undone == ["the job"]
+    assert played.undone == ["the job", "the devices"]
     assert len(TOLD) == 1  # the guard has nothing to undo any more
     [(code, cause)] = clients.ended
     assert (code, cause.startswith(why)) == (exit_code, True)
@@ -267,7 +302,7 @@ def test_a_restart_that_the_timeout_leaves_no_time_for_is_none(
     assert played.run(9, job) == 3
     assert waits == [1, 2]  # and 4 more do not fit
     assert played.said[-1].endswith("not started: --timeout leaves no time.\n")
-    assert played.undone == ["the job"]
+    assert played.undone == ["the job", "the devices"]
     assert played.recorded == []  # the last attempt says how the job ended
 
 
@@ -301,7 +336,7 @@ def test_a_signal_during_the_wait_ends_and_undoes_the_job(
 
     assert played.run(9) == code
     assert played.calls == ["run"]
-    assert played.undone == ["the job"]
+    assert played.undone == ["the job", "the devices"]
     assert played.said[-1].endswith(
         f"attempt 1: not started: Stopped by {name} before attempt 1 was started.\n"
     )
@@ -328,5 +363,5 @@ def test_a_client_stops_a_job_that_waits_for_its_next_attempt() -> None:
     why = "Stopped by popctl (PID 7) before attempt 1 was started."
     assert clients.ended == [(130, why)]
     assert played.calls == ["run"]
-    assert played.undone == ["the job"]
+    assert played.undone == ["the job", "the devices"]
     assert why in played.said[-1]

@@ -1,7 +1,10 @@
 """The order of the stages of a run, and what is given back when one of them fails."""
 
 import errno
+import os
+import signal
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -11,6 +14,7 @@ import pytest
 from poprun import run
 from poprun.errors import LaunchError, OptionError, PoprunError, ProgramNotFoundError
 from poprun.job.reservation import DeviceReservation
+from poprun.job.values import Job
 from poprun.options import grammar
 from poprun.options.programs import Program
 from poprun.options.settings import Settings, resolve_settings
@@ -18,10 +22,12 @@ from poprun.plan.values import Plan, Request
 from poprun.result.recorder import Recorder
 from poprun.result.verdict import Verdict
 from poprun.run import Stages
+from poprun.run.attempt import Successor
 from poprun.run.context import RunContext
+from poprun.run.restarts import StoppedError
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "MINE": "1", "POPDIST_JOB_ID": "outer"}
-GUARD: Any = Mock()
+GUARD: Any = Mock(pid=os.getpid())  # it lives
 JOB: Any = object()
 
 
@@ -190,6 +196,89 @@ def test_devices_are_given_back_if_what_is_asked_for_cannot_be_shown(
 
     assert play(played, "--print-topology=yes") == 74
     assert played.calls == ["reserve", "prepare", "cancel"]
+
+
+class PlayedRestart(Played):
+    """Stages whose first attempt fails, after which the job has other hosts.
+
+    Args:
+        hostfile: Names the hosts, with 2 slots first and 1 slot afterwards.
+    """
+
+    def __init__(self, hostfile: Path, failure: BaseException | None = None) -> None:
+        super().__init__()
+        self.hostfile = hostfile
+        hostfile.write_text("localhost:2\n")
+        self.later_failure = failure
+        # The instances for which devices were asked for, and how long it may wait.
+        self.reserved: list[tuple[int, float | None]] = []
+
+    def reserve(self, request: Request, environ: Mapping[str, str], *_: Any) -> Any:
+        devices = super().reserve(request, environ, *_)
+        assert request.partition_options is not None
+        wait_s = request.partition_options.wait_s
+        self.reserved.append((request.topology.num_instances, wait_s))
+        return devices
+
+    def prepare(self, plan: Plan, files: list[str], context: RunContext) -> Any:
+        self.note("prepare", context.environ)
+        if self.later_failure is not None and plan.attempt.number:
+            raise self.later_failure
+        return Job(
+            control="",
+            mark="",
+            mpirun=[],
+            mpirun_environment={},
+            specs=[],
+            descriptor_limits=(1, 1),
+            timeout=100.0,
+        )
+
+    def run_attempt(
+        self, job: Any, guard: Any, plan: Plan, *, context: RunContext, **_: Any
+    ) -> Any:
+        self.note("run_attempt", context.caller_environ)
+        if plan.attempt.number:
+            return Verdict(exit_code=0), None
+        self.hostfile.write_text("localhost:1\n")
+        clients = Mock(wait=lambda seconds: "")
+        failed = Verdict(exit_code=7, sentence="It has failed.")
+        return failed, Successor(guard=GUARD, clients=clients)
+
+
+ELASTIC = ("--min-instances", "1", "--max-restarts", "1", "--offline-mode", "no")
+
+
+@pytest.fixture
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poprun.run.restarts.FIRST_WAIT_S", 0.0)
+
+
+@pytest.mark.usefixtures("no_wait")
+def test_other_devices_are_waited_for_as_long_as_the_timeout_lasts(
+    tmp_path: Path,
+) -> None:
+    played = PlayedRestart(tmp_path / "hosts")
+    words = (*ELASTIC, "--hostfile", str(played.hostfile), "--wait-for-ipus")
+
+    assert play(played, *words) == 0
+    (first, first_wait), (second, second_wait) = played.reserved
+    assert (first, first_wait, second) == (2, inf, 1)
+    assert second_wait is not None
+    assert 0 < second_wait <= 100
+
+
+@pytest.mark.usefixtures("no_wait")
+def test_other_devices_are_given_back_if_the_job_is_stopped_before_it_has_them(
+    tmp_path: Path,
+) -> None:
+    played = PlayedRestart(tmp_path / "hosts", StoppedError(signal.SIGTERM))
+
+    assert play(played, *ELASTIC, "--hostfile", str(played.hostfile)) == 143
+    assert played.calls == [
+        *("reserve", "prepare", "run_attempt"),
+        *("cancel", "reserve", "prepare", "cancel"),
+    ]
 
 
 def test_the_played_devices_are_like_the_real_ones() -> None:
