@@ -204,6 +204,10 @@ class Leader:
         if events and not descriptors:
             # A member may have sent the reason before it ended: by now it is received.
             self._meeting.check()
+            # They live, but the program has closed their pidfds.
+            for pidfd, _ in events:
+                self._poll.unregister(pidfd)
+                del self._pidfds[pidfd]
         if not events and self._meeting.ended_file:
             self._meeting.check_file()
         return [message for one in descriptors for message in self._take(one)]
@@ -248,6 +252,8 @@ class Leader:
         if len(unnamed) >= _MOST_UNNAMED:
             self._drop(unnamed[0])
         self._connections[connection.fileno()] = connection
+        # The program may have closed the pidfd that had this number.
+        self._pidfds.pop(connection.fileno(), None)
         self._poll.register(connection, select.POLLIN)
 
     def _admit(self, connection: Connection, message: MeetingMessage) -> None:

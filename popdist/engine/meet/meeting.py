@@ -3,6 +3,7 @@
 import select
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import compress
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -107,7 +108,10 @@ class Meeting(NamedTuple):
         poll = select.poll()
         for pidfd in ranks:
             poll.register(pidfd, select.POLLIN)
-        self._raise_for(sorted(ranks[pidfd] for pidfd, _ in poll.poll(0)))
+        # The process has ended, or the program has closed the descriptor.
+        changed = sorted(ranks[pidfd] for pidfd, _ in poll.poll(0))
+        has_ended = [self.known[self.instances[rank]].has_ended for rank in changed]
+        self._raise_for(list(compress(changed, has_ended)))
 
     def check_file(self) -> None:
         """Raise PeerLostError if members are in the launcher's file of ended ones."""

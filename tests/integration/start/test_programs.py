@@ -71,8 +71,13 @@ def test_programs_meet_in_a_collective_and_in_mpi(poprun: Poprun, mpi: str) -> N
 
 
 def test_a_failure_names_the_program(poprun: Poprun) -> None:
-    poprun.script("a.py", "import time; time.sleep(600)")
-    poprun.script("b.py", "import os; exit(3 * (os.environ['RANK'] == '2'))")
+    poprun.script("a.py", "import time; open('begun', 'w'); time.sleep(600)")
+    poprun.script(
+        "b.py",
+        "import os, time\n"
+        "while not os.path.exists('begun'): time.sleep(0.01)\n"
+        "exit(3 * (os.environ['RANK'] == '2'))\n",
+    )
 
     ran = poprun(
         *(*LOCAL, "--summary", "--result=r", "--events=e", "-n", "1"),

@@ -504,6 +504,33 @@ def test_one_that_is_known_and_ends_before_it_comes_is_named_at_once(rank: int) 
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+def test_one_whose_pidfd_the_program_has_closed_is_waited_for(rank: int) -> None:
+    with Meeting(3) as meeting:
+        late = meeting.start(2, UNTIL_SIGNAL + KEEP)
+        meeting.wait_for_line(0)
+        meeting.start(1 - rank, KEEP)
+        meeting.start(
+            rank,
+            f"""
+            known = {{2: Pidfd({late}, os.pidfd_open({late}))}}
+            def close():
+                os.close(known[2].fileno())
+                print('closed', flush=True)
+            import threading
+            threading.Timer(0.3, close).start()
+            join(known=known)
+            """,
+        )
+        meeting.wait_for_line(2)
+        time.sleep(0.3)
+        os.kill(late, signal.SIGUSR1)
+        ended = meeting.finish()
+
+    assert [(e.code, e.err) for e in ended] == [(0, "")] * 3
+    assert [e.out for e in ended] == ["met\n", "met\n", ""]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
 def test_one_that_ends_before_it_comes_is_named_if_the_launcher_says_so(
     rank: int, tmp_path: Path
 ) -> None:
