@@ -3,21 +3,22 @@
 Any: attributes are numbers, strings, lists of these and tensors.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import torch
+from torch import Tensor
 
 # The results of a conversion: one output, or all of them.
-Outputs = torch.Tensor | Sequence[torch.Tensor]
+Outputs = Tensor | Sequence[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One use of an operator: its inputs, and its attributes with their defaults."""
 
-    inputs: Sequence[torch.Tensor | None]
+    inputs: Sequence[Tensor | None]
     attributes: Mapping[str, Any]
     training: bool
     # How many outputs the node names.
@@ -25,7 +26,7 @@ class Call:
     # Whether nothing counts but the shapes of the outputs.
     for_shapes: bool = False
 
-    def __getitem__(self, index: int) -> torch.Tensor:
+    def __getitem__(self, index: int) -> Tensor:
         """Return an input that must be there."""
         value = self.inputs[index]
         if value is None:
@@ -36,20 +37,9 @@ class Call:
         """Return whether an optional input is there."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
-    def optional(self, index: int) -> torch.Tensor | None:
-        """Return an optional input."""
-        return self.inputs[index] if self.has(index) else None
-
     def get(self, name: str, default: Any = None) -> Any:
         """Return an attribute."""
         return self.attributes.get(name, default)
-
-    def numbers(self, index: int, attribute: str) -> list[int] | None:
-        """Return integers that are an input or, in older versions, an attribute."""
-        if self.has(index):
-            return [int(number) for number in self[index].reshape(-1).tolist()]
-        numbers = self.get(attribute)
-        return None if numbers is None else [int(number) for number in numbers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +69,46 @@ class Operator:
     refusal: Callable[[Form], str] = lambda form: ""
 
     @classmethod
-    def of(cls, function: Callable[..., torch.Tensor]) -> Self:
-        """Return an operator that gives its inputs to a function, in their order."""
-        return cls(lambda call: function(*call.inputs))
+    def of(
+        cls,
+        function: Callable[..., Outputs],
+        constants: tuple[int, ...] = (),
+        refusal: Callable[[Form], str] = lambda form: "",
+    ) -> Self:
+        """Return an operator that calls a function.
+
+        The function gets the inputs in their order, the attributes that it has
+        parameters for, and the whole call as `call` if it has a parameter for that.
+        """
+        names = _parameters(function)
+
+        def convert(call: Call) -> Outputs:
+            arguments = {n: v for n, v in call.attributes.items() if n in names}
+            if "call" in names:
+                arguments["call"] = call
+            return function(*call.inputs, **arguments)
+
+        return cls(convert, constants, refusal)
 
 
-def axis_of(call: Call, name: str = "axis", default: int = 0) -> int:
-    """Return an axis of input 0, counted from the first one."""
-    axis = int(call.get(name, default))
-    return axis + call[0].dim() if axis < 0 else axis
+def _parameters(function: Callable[..., Outputs]) -> Container[str]:
+    try:
+        return inspect.signature(function).parameters
+    # A function of torch's in C, which takes inputs alone here.
+    except ValueError:
+        return ()
+
+
+def integers(numbers: Tensor | Sequence[int] | None) -> list[int]:
+    """Return integers that are an input or, in older versions, an attribute."""
+    if isinstance(numbers, Tensor):
+        numbers = numbers.reshape(-1).tolist()
+    return [int(number) for number in numbers or ()]
+
+
+def number(value: Tensor | float) -> float:
+    """Return a number that is an input or, in older versions, an attribute."""
+    return value.item() if isinstance(value, Tensor) else value
 
 
 def torch_pads(pads: Sequence[int]) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .call import Call, Form, Operator
 from .node import Body
@@ -36,12 +37,12 @@ class _Reaching(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, value: Tensor, *others: Tensor) -> Tensor:
         ctx.others = [(other.shape, other.dtype) for other in others]
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
         zeros = (gradient.new_zeros(size, dtype=dtype) for size, dtype in ctx.others)
         return gradient, *zeros
 
@@ -60,13 +61,13 @@ class _Bodies:
             if value is not None
         }
 
-    def run(self, name: str, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def run(self, name: str, arguments: Sequence[Tensor]) -> list[Tensor]:
         """Return the outputs of the graph that an attribute holds."""
         call = self._call
         body: Body = call.get(name)
         return body.run(arguments, self._outer, call.training, call.for_shapes)
 
-    def reaching(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def reaching(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         """Return outputs that give all inputs gradients: 0 for an unused input."""
         read = [
             value
@@ -82,33 +83,33 @@ class _Bodies:
         ]
 
 
-def _if(call: Call) -> list[torch.Tensor]:
+def _if(call: Call) -> list[Tensor]:
     """Return the outputs of the branch that the condition chooses."""
     branch = "then_branch" if bool(call[0]) else "else_branch"
     bodies = _Bodies(call)
     return bodies.reaching(bodies.run(branch, []))
 
 
-def _call(call: Call) -> list[torch.Tensor]:
+def _call(call: Call) -> list[Tensor]:
     """Return the outputs of a graph for the inputs of the node."""
     bodies = _Bodies(call)
     arguments = [value for value in bodies.arguments if value is not None]
     return bodies.reaching(bodies.run("callee", arguments))
 
 
-def _loop(call: Call) -> list[torch.Tensor]:
+def _loop(call: Call) -> list[Tensor]:
     """Return the tensors that a loop carries on, and stacks of its further outputs.
 
     A loop that ends before its trip count leaves zeros in the stacks.
     """
     bodies = _Bodies(call)
     body: Body = call.get("body")
-    trips, condition = call.optional(0), call.optional(1)
+    trips, condition = call.inputs[:2]
     most = None if trips is None else int(trips)
     going = body.parameter(1, True) if condition is None else condition
     carried = [value for value in bodies.arguments[2:] if value is not None]
     count = len(carried)
-    rows: list[list[torch.Tensor]] = []
+    rows: list[list[Tensor]] = []
     while bool(going) and (most is None or len(rows) < most):
         number = body.parameter(0, len(rows))
         going, *outputs = bodies.run("body", [number, going, *carried])
@@ -131,13 +132,13 @@ def scan_numbers(attributes: Attributes, name: str, count: int) -> list[int]:
     return [*(attributes.get(name) or ()), *([0] * count)][:count]
 
 
-def _slices(x: torch.Tensor, axis: int, is_reversed: int) -> Sequence[torch.Tensor]:
+def _slices(x: Tensor, axis: int, is_reversed: int) -> Sequence[Tensor]:
     """Return the slices of a tensor; as in PopART, slices of a vector are vectors."""
     parts = x.unbind(axis) if x.dim() > 1 else torch.split(x, 1)
     return parts[::-1] if is_reversed else parts
 
 
-def _scan(call: Call) -> list[torch.Tensor]:
+def _scan(call: Call) -> list[Tensor]:
     """Return the states after the last slices, and the further outputs of all.
 
     These are joined along an existing axis, as in PopART. ONNX adds an axis.
@@ -153,7 +154,7 @@ def _scan(call: Call) -> list[torch.Tensor]:
         scan_numbers(call.attributes, "scan_input_axes", scanned),
         scan_numbers(call.attributes, "scan_input_directions", scanned),
     )
-    rows: list[list[torch.Tensor]] = []
+    rows: list[list[Tensor]] = []
     for parts in zip(*slices, strict=True):
         results = bodies.run("body", [*states, *parts])
         states = results[:count]
@@ -167,7 +168,7 @@ def _scan(call: Call) -> list[torch.Tensor]:
     return bodies.reaching([*states, *joined])
 
 
-def _stack(rows: list[torch.Tensor], like: torch.Tensor, size: int) -> torch.Tensor:
+def _stack(rows: list[Tensor], like: Tensor, size: int) -> Tensor:
     """Return rows in one tensor of that size, padded with zeros."""
     if not size:
         return like.new_zeros([0, *like.shape])

@@ -4,30 +4,16 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ..errors import popart_exception
 from .call import Call, Form, Operator, torch_pads
 
-_CONVOLUTIONS: dict[int, Callable[..., torch.Tensor]] = {
-    1: F.conv1d,
-    2: F.conv2d,
-    3: F.conv3d,
-}
-_TRANSPOSED: dict[int, Callable[..., torch.Tensor]] = {
-    1: F.conv_transpose1d,
-    2: F.conv_transpose2d,
-    3: F.conv_transpose3d,
-}
-_MAXIMA: dict[int, Callable[..., torch.Tensor]] = {
-    1: F.max_pool1d,
-    2: F.max_pool2d,
-    3: F.max_pool3d,
-}
-_AVERAGES: dict[int, Callable[..., torch.Tensor]] = {
-    1: F.avg_pool1d,
-    2: F.avg_pool2d,
-    3: F.avg_pool3d,
-}
+
+def _function(name: str, rank: int) -> Callable[..., Tensor]:
+    """Return torch's function for that many spatial dimensions."""
+    function: Callable[..., Tensor] = getattr(F, f"{name}{rank}d")
+    return function
 
 
 def _geometry(
@@ -80,8 +66,8 @@ def _same(
 
 
 def _padded(
-    x: torch.Tensor, pads: Sequence[int], value: float = 0.0
-) -> tuple[torch.Tensor, list[int]]:
+    x: Tensor, pads: Sequence[int], value: float = 0.0
+) -> tuple[Tensor, list[int]]:
     """Return an input and the symmetric padding that is left for torch to add."""
     rank = len(pads) // 2
     if list(pads[:rank]) == list(pads[rank:]):
@@ -89,13 +75,23 @@ def _padded(
     return F.pad(x, torch_pads(pads), value=value), [0] * rank
 
 
-def _convolve(call: Call) -> torch.Tensor:
-    weight, bias = call[1], call.optional(2)
+def _convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, call: Call
+) -> Tensor:
     strides, dilations, pads = _geometry(call, weight.shape[2:])
-    x, padding = _padded(call[0], pads)
-    return _CONVOLUTIONS[weight.dim() - 2](
-        x, weight, bias, strides, padding, dilations, call.get("group", 1)
-    )
+    x, padding = _padded(x, pads)
+    convolve = _function("conv", weight.dim() - 2)
+    return convolve(x, weight, bias, strides, padding, dilations, call.get("group"))
+
+
+def _convolve_transposed(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, call: Call
+) -> Tensor:
+    strides, dilations, pads = _geometry(call, weight.shape[2:])
+    rank = weight.dim() - 2
+    extra, group = call.get("output_padding") or [0] * rank, call.get("group")
+    convolve = _function("conv_transpose", rank)
+    return convolve(x, weight, bias, strides, pads[:rank], extra, group, dilations)
 
 
 def _transposed_refusal(form: Form) -> str:
@@ -115,63 +111,40 @@ def _pooling_refusal(form: Form) -> str:
     return "returns no indices here. Give it num_outputs=1."
 
 
-def _convolve_transposed(call: Call) -> torch.Tensor:
-    weight, bias = call[1], call.optional(2)
-    strides, dilations, pads = _geometry(call, weight.shape[2:])
-    rank = weight.dim() - 2
-    extra = list(call.get("output_padding") or [0] * rank)
-    return _TRANSPOSED[rank](
-        call[0],
-        weight,
-        bias,
-        strides,
-        pads[:rank],
-        extra,
-        call.get("group", 1),
-        dilations,
-    )
-
-
-def _max_pool(call: Call) -> torch.Tensor:
-    kernel = call.get("kernel_shape")
-    strides, dilations, pads = _geometry(call, kernel)
-    x, padding = call[0], pads[: len(kernel)]
+def _max_pool(x: Tensor, kernel_shape: list[int], *, call: Call) -> Tensor:
+    strides, dilations, pads = _geometry(call, kernel_shape)
+    rank = len(kernel_shape)
+    padding = pads[:rank]
     # torch pads by less than half of the kernel, and the same at both sides.
-    if pads[len(kernel) :] != padding or any(
-        2 * pad > width for pad, width in zip(padding, kernel, strict=True)
+    if pads[rank:] != padding or any(
+        2 * pad > width for pad, width in zip(padding, kernel_shape, strict=True)
     ):
-        x, padding = F.pad(x, torch_pads(pads), value=-torch.inf), [0] * len(kernel)
-    return _MAXIMA[len(kernel)](
-        x, kernel, strides, padding, dilations, bool(call.get("ceil_mode", 0))
-    )
+        x, padding = F.pad(x, torch_pads(pads), value=-torch.inf), [0] * rank
+    pool, ceil = _function("max_pool", rank), bool(call.get("ceil_mode"))
+    return pool(x, kernel_shape, strides, padding, dilations, ceil)
 
 
-def _average_pool(call: Call) -> torch.Tensor:
-    kernel = call.get("kernel_shape")
-    strides, _, pads = _geometry(call, kernel)
-    x, counts_padding = call[0], bool(call.get("count_include_pad", 0))
-    pool = _AVERAGES[len(kernel)]
-    ceil = bool(call.get("ceil_mode", 0))
-    rank = len(kernel)
-    if pads[:rank] == pads[rank:]:
-        return pool(x, kernel, strides, pads[:rank], ceil, counts_padding)
-    padded, none = _padded(x, pads)
-    total = pool(padded, kernel, strides, none, ceil)
-    if counts_padding:
-        return total
+def _average_pool(x: Tensor, kernel_shape: list[int], *, call: Call) -> Tensor:
+    strides, _, pads = _geometry(call, kernel_shape)
+    counts_padding, ceil = bool(call.get("count_include_pad")), call.get("ceil_mode")
+    pool = _function("avg_pool", len(kernel_shape))
+    padded, padding = _padded(x, pads)
+    how = (kernel_shape, strides, padding, bool(ceil))
+    if padded is x or counts_padding:
+        return pool(padded, *how, counts_padding)
     counted, _ = _padded(torch.ones_like(x), pads)
-    return total / pool(counted, kernel, strides, none, ceil)
+    return pool(padded, *how) / pool(counted, *how)
 
 
-def _spatial(x: torch.Tensor) -> list[int]:
+def _spatial(x: Tensor) -> list[int]:
     return list(range(2, x.dim()))
 
 
 ONNX = {
-    "AveragePool": Operator(_average_pool),
-    "Conv": Operator(_convolve),
-    "ConvTranspose": Operator(_convolve_transposed, refusal=_transposed_refusal),
+    "AveragePool": Operator.of(_average_pool),
+    "Conv": Operator.of(_convolve),
+    "ConvTranspose": Operator.of(_convolve_transposed, refusal=_transposed_refusal),
     "GlobalAveragePool": Operator.of(lambda x: x.mean(_spatial(x), keepdim=True)),
     "GlobalMaxPool": Operator.of(lambda x: x.amax(_spatial(x), keepdim=True)),
-    "MaxPool": Operator(_max_pool, refusal=_pooling_refusal),
+    "MaxPool": Operator.of(_max_pool, refusal=_pooling_refusal),
 }

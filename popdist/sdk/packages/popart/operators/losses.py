@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ..tensor_info import BY_ONNX
 from .call import Call, Operator
@@ -12,21 +13,13 @@ from .call import Call, Operator
 _TINY = torch.finfo(torch.float32).tiny
 
 
-def _reduced(values: torch.Tensor, reduction: str) -> torch.Tensor:
+def _reduced(values: Tensor, reduction: str) -> Tensor:
     if reduction == "NoReduction":
-        return values
+        return values.clone()
     return values.mean() if reduction == "Mean" else values.sum()
 
 
-def _l1(call: Call) -> torch.Tensor:
-    return _reduced(call.get("lambda") * call[0].abs(), call.get("reduction"))
-
-
-def _identity(call: Call) -> torch.Tensor:
-    return _reduced(call[0].clone(), call.get("reduction"))
-
-
-def _negative_log_likelihood(call: Call) -> torch.Tensor:
+def _negative_log_likelihood(call: Call) -> Tensor:
     """Return the loss of probabilities, or of their logarithms."""
     rows = call[0].reshape(-1, call[0].shape[-1])
     if call.get("inputIsLogProbability"):
@@ -36,7 +29,7 @@ def _negative_log_likelihood(call: Call) -> torch.Tensor:
     return _likelihood(logarithms, lambda: _no_class(rows), call)
 
 
-def _likelihood_of_scores(call: Call) -> torch.Tensor:
+def _likelihood_of_scores(call: Call) -> Tensor:
     """Return the loss of the probabilities that softmax makes of scores.
 
     Its gradient is the difference of the probabilities and the labels, also where a
@@ -45,7 +38,7 @@ def _likelihood_of_scores(call: Call) -> torch.Tensor:
     scores = call[0].reshape(-1, call[0].shape[-1])
     rows = scores.log_softmax(-1)
 
-    def missing() -> torch.Tensor:
+    def missing() -> Tensor:
         # The derivatives of this difference are the probabilities.
         total = scores[:, 0] - rows[:, 0]
         return _no_class(rows) - (total - total.detach())
@@ -53,15 +46,13 @@ def _likelihood_of_scores(call: Call) -> torch.Tensor:
     return _likelihood(rows, missing, call)
 
 
-def _no_class(rows: torch.Tensor) -> torch.Tensor:
+def _no_class(rows: Tensor) -> Tensor:
     """Return the logarithm of PopART's smallest probability."""
     smallest = 6.104e-5 if rows.dtype == torch.float16 else 1e-7
     return rows.new_tensor(smallest).log()
 
 
-def _likelihood(
-    rows: torch.Tensor, missing: Callable[[], torch.Tensor], call: Call
-) -> torch.Tensor:
+def _likelihood(rows: Tensor, missing: Callable[[], Tensor], call: Call) -> Tensor:
     """Return the loss of the logarithms of probabilities.
 
     Ignored labels count neither in the sum nor in the number that a mean divides by.
@@ -101,38 +92,39 @@ def _likelihood(
     return total / counted.sum().clamp(min=1) if reduction == "Mean" else total
 
 
-def _connectionist(call: Call) -> torch.Tensor:
+def _connectionist(
+    rows: Tensor,
+    *integers: Tensor,
+    reduction: str,
+    blank: int,
+    outDataType: int = 0,
+    call: Call,
+) -> Tensor:
     """Return the loss of connectionist temporal classification.
 
     A mean divides the loss of each sequence by its length, and averages the batch.
     """
-    kinds = {value.dtype for value in call.inputs[1:] if value is not None}
-    if kinds != {torch.uint32}:
+    if {value.dtype for value in integers} != {torch.uint32}:
         raise TypeError("the targets and both kinds of lengths must be UINT32.")
-    rows, reduction = call[0], call.get("reduction")
-    number = call.get("outDataType", 0)
-    dtype = BY_ONNX[number].torch if number else rows.dtype
+    dtype = BY_ONNX[outDataType].torch if outDataType else rows.dtype
     if not (dtype.is_floating_point and rows.is_floating_point()):
         raise TypeError("the logarithms of probabilities and the loss hold fractions.")
+    whole = reduction == "NoReduction"
     if call.for_shapes:
-        size = rows.shape[1:2] if reduction == "NoReduction" else ()
-        return rows.new_zeros(size, dtype=dtype)
-    targets, input_lengths, target_lengths = (
-        call[index].to(torch.int64) for index in (1, 2, 3)
-    )
-    loss = F.ctc_loss(
-        *(rows.float(), targets, input_lengths, target_lengths),
-        blank=call.get("blank"),
-        reduction="none" if reduction == "NoReduction" else reduction.lower(),
-    )
+        return rows.new_zeros(rows.shape[1:2] if whole else (), dtype=dtype)
+    targets, rows_of, labels_of = (value.to(torch.int64) for value in integers)
+    kind = "none" if whole else reduction.lower()
+    loss = F.ctc_loss(rows.float(), targets, rows_of, labels_of, blank, kind)
     return loss.to(dtype)
 
 
 LIKELIHOOD_OF_SCORES = Operator(_likelihood_of_scores)
 
 GRAPHCORE = {
-    "Ctc": Operator(_connectionist),
-    "IdentityLoss": Operator(_identity),
-    "L1": Operator(_l1),
+    "Ctc": Operator.of(_connectionist),
+    "IdentityLoss": Operator.of(_reduced),
+    "L1": Operator(
+        lambda call: _reduced(call.get("lambda") * call[0].abs(), call.get("reduction"))
+    ),
     "Nll": Operator(_negative_log_likelihood),
 }

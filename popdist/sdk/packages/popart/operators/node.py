@@ -6,12 +6,13 @@ from typing import Any
 
 import onnx
 import torch
+from torch import Tensor
 
 from ..errors import popart_exception
 from ..tensor_info import TensorInfo
 from .call import Call, Operator, Outputs
 
-Values = dict[str, torch.Tensor]
+Values = dict[str, Tensor]
 
 # Types of unsigned integers that a signed integer of 64 bits can hold.
 _SHORT = (torch.uint16, torch.uint32)
@@ -33,10 +34,7 @@ class Node:
     version: int
 
     def evaluate(
-        self,
-        values: Mapping[str, torch.Tensor],
-        training: bool,
-        for_shapes: bool = False,
+        self, values: Mapping[str, Tensor], training: bool, for_shapes: bool = False
     ) -> Values:
         """Return the outputs, by their names.
 
@@ -59,7 +57,7 @@ class Node:
             ) from error
         return dict(zip(self.outputs, results, strict=False))
 
-    def _convert(self, call: Call) -> Sequence[torch.Tensor]:
+    def _convert(self, call: Call) -> Sequence[Tensor]:
         """Return the outputs, computed with signed integers where torch has no other.
 
         It adds, compares and picks none of these types. Results that do not fit wrap
@@ -85,8 +83,8 @@ class Node:
         return [r.to(short[0]) if r.dtype == torch.int64 else r for r in results]
 
 
-def _listed(results: Outputs) -> Sequence[torch.Tensor]:
-    return [results] if isinstance(results, torch.Tensor) else results
+def _listed(results: Outputs) -> Sequence[Tensor]:
+    return [results] if isinstance(results, Tensor) else results
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +96,11 @@ class Body:
     infos: Mapping[str, TensorInfo]
     outputs: tuple[str, ...]
     nodes: tuple[tuple[Node, onnx.NodeProto], ...]
-    initial: Mapping[str, torch.Tensor]
+    initial: Mapping[str, Tensor]
     # The tensors around the node that it reads.
     captured: tuple[str, ...]
 
-    def parameter(self, index: int, value: float) -> torch.Tensor:
+    def parameter(self, index: int, value: float) -> Tensor:
         """Return a scalar of the type that the graph declares for a parameter."""
         info = self.infos.get(self.parameters[index])
         if info is None:
@@ -111,11 +109,11 @@ class Body:
 
     def run(
         self,
-        arguments: Sequence[torch.Tensor],
-        outer: Mapping[str, torch.Tensor],
+        arguments: Sequence[Tensor],
+        outer: Mapping[str, Tensor],
         training: bool,
         for_shapes: bool,
-    ) -> list[torch.Tensor]:
+    ) -> list[Tensor]:
         """Return the outputs for some arguments and captured tensors."""
         values = {**outer, **self.initial}
         values.update(zip(self.parameters, arguments, strict=True))

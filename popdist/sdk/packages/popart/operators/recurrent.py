@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from .call import Call, Form, Operator
 
-_Function = Callable[[torch.Tensor], torch.Tensor]
+_Function = Callable[[Tensor], Tensor]
 # Takes the inputs of a time step and the states, and returns the new states. The first
 # new state is the output of the step.
-_Step = Callable[[torch.Tensor, Sequence[torch.Tensor]], list[torch.Tensor]]
+_Step = Callable[[Tensor, Sequence[Tensor]], list[Tensor]]
 
 _ACTIVATIONS: Mapping[str, _Function] = {
     "Relu": torch.relu,
@@ -21,21 +22,17 @@ _ACTIVATIONS: Mapping[str, _Function] = {
     "Tanh": torch.tanh,
 }
 # Whether each direction goes from the end of a sequence to its begin.
-_DIRECTIONS = {
-    "forward": (False,),
-    "reverse": (True,),
-    "bidirectional": (False, True),
-}
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
 class _Weights(NamedTuple):
     """The weights of one direction."""
 
-    inputs: torch.Tensor
-    recurrent: torch.Tensor
+    inputs: Tensor
+    recurrent: Tensor
     # The biases of the inputs and of the recurrence.
-    offset: torch.Tensor
-    recurrent_offset: torch.Tensor
+    offset: Tensor
+    recurrent_offset: Tensor
     activations: Sequence[_Function]
 
 
@@ -52,7 +49,7 @@ class _Kind(NamedTuple):
 
 
 def _operator(kind: _Kind) -> Operator:
-    def convert(call: Call) -> Sequence[torch.Tensor]:
+    def convert(call: Call) -> Sequence[Tensor]:
         directions = _DIRECTIONS[call.get("direction", "forward")]
         results = [
             _over_time(call, kind, index, reverse)
@@ -89,21 +86,21 @@ def _operator(kind: _Kind) -> Operator:
 
 def _over_time(
     call: Call, kind: _Kind, direction: int, reverse: bool
-) -> Sequence[torch.Tensor]:
+) -> Sequence[Tensor]:
     """Return the outputs of all steps, and the states after the last of each row.
 
     Beyond the length of its sequence a row has outputs of 0, and keeps its states.
     """
     step = kind.step(_weights(call, kind, direction), call)
-    states: Sequence[torch.Tensor] = [
+    states: Sequence[Tensor] = [
         call[index][direction]
         if call.has(index)
         else call[0].new_zeros(call[0].shape[1], call[2].shape[-1])
         for index in range(5, 5 + kind.states)
     ]
-    lengths = call.optional(4)
+    lengths = call[4] if call.has(4) else None
     parts = call[0].unbind(0)
-    outputs: list[torch.Tensor] = []
+    outputs: list[Tensor] = []
     for time in reversed(range(len(parts))) if reverse else range(len(parts)):
         new = step(parts[time], states)
         output = new[0]
@@ -135,7 +132,7 @@ def _rnn(weights: _Weights, call: Call) -> _Step:
     offset = weights.offset + weights.recurrent_offset
     (activation,) = weights.activations
 
-    def step(part: torch.Tensor, states: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def step(part: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
         past = states[0] @ weights.recurrent.t()
         return [activation(part @ weights.inputs.t() + past + offset)]
 
@@ -146,7 +143,7 @@ def _lstm(weights: _Weights, call: Call) -> _Step:
     offset = weights.offset + weights.recurrent_offset
     gate, of_new, of_cell = weights.activations
 
-    def step(part: torch.Tensor, states: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def step(part: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
         hidden, cell = states
         gates = part @ weights.inputs.t() + hidden @ weights.recurrent.t() + offset
         into, out, forget, new = gates.chunk(4, -1)
@@ -163,7 +160,7 @@ def _gru(weights: _Weights, call: Call) -> _Step:
     gates_offset, new_offset = torch.split(weights.recurrent_offset, [2 * size, size])
     gate, activation = weights.activations
 
-    def step(part: torch.Tensor, states: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def step(part: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
         (hidden,) = states
         inputs = part @ weights.inputs.t() + weights.offset
         gates = inputs[:, : 2 * size] + hidden @ of_gates.t() + gates_offset

@@ -1,110 +1,96 @@
 """Operators that reduce or sort dimensions, and matrix products."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
-from .call import Call, Operator, axis_of
-
-
-def _axes(call: Call) -> list[int]:
-    """Return the dimensions to reduce: all, unless the node names some."""
-    axes = call.get("axes")
-    return list(range(call[0].dim())) if axes is None else list(axes)
+from .call import Operator
 
 
-def _reduction(
-    function: Callable[[torch.Tensor, list[int], bool], torch.Tensor],
-) -> Operator:
-    def convert(call: Call) -> torch.Tensor:
-        axes = _axes(call)
-        if not axes:
-            return function(call[0][None], [0], False)
-        return function(call[0], axes, bool(call.get("keepdims", 1)))
+def _reduction(function: Callable[..., Tensor]) -> Operator:
+    """Return an operator that reduces dimensions: all, unless the node names some.
 
-    return Operator(convert)
+    Args:
+        function: Takes a tensor, the axes, and whether they stay, as of size 1.
+    """
+
+    def convert(
+        x: Tensor, axes: Sequence[int] | None = None, keepdims: int = 1
+    ) -> Tensor:
+        chosen = list(range(x.dim())) if axes is None else list(axes)
+        if not chosen:
+            return function(x[None], [0], False)
+        return function(x, chosen, bool(keepdims))
+
+    return Operator.of(convert)
 
 
-def _product(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
+def _product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     for axis in sorted((axis % x.dim() for axis in axes), reverse=True):
         x = x.prod(axis, keepdim=keep)
     return x
 
 
-def _square_sum(x: torch.Tensor, axes: list[int], keep: bool) -> torch.Tensor:
-    return (x * x).sum(axes, keepdim=keep)
-
-
-def _median(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def _median(
+    x: Tensor, axes: Sequence[int] | None = None, keepdims: int = 1
+) -> tuple[Tensor, Tensor]:
     """Return the lower median, and its index among the elements that are reduced."""
-    x, axes = call[0], [axis % call[0].dim() for axis in _axes(call)]
-    remaining = [axis for axis in range(x.dim()) if axis not in axes]
-    flat = x.permute(*remaining, *axes).reshape(
-        *(x.shape[axis] for axis in remaining), -1
-    )
-    values, indices = flat.median(-1)
-    if call.get("keepdims"):
-        shape = [1 if axis in axes else x.shape[axis] for axis in range(x.dim())]
+    rank = x.dim()
+    chosen = [axis % rank for axis in (range(rank) if axes is None else axes)]
+    remaining = [axis for axis in range(rank) if axis not in chosen]
+    rows = [x.shape[axis] for axis in remaining]
+    values, indices = x.permute(*remaining, *chosen).reshape(*rows, -1).median(-1)
+    if keepdims:
+        shape = [1 if axis in chosen else x.shape[axis] for axis in range(rank)]
         values, indices = values.reshape(shape), indices.reshape(shape)
     return values, indices.to(torch.int32)
 
 
-def _arg_max(call: Call) -> torch.Tensor:
-    return call[0].argmax(axis_of(call), keepdim=bool(call.get("keepdims")))
+def _cumulative_sum(x: Tensor, axis: Tensor, exclusive: int, reverse: int) -> Tensor:
+    dim = int(axis.item())
+    x = x.flip(dim) if reverse else x
+    total = x.cumsum(dim) - x if exclusive else x.cumsum(dim)
+    return total.flip(dim) if reverse else total
 
 
-def _arg_min(call: Call) -> torch.Tensor:
-    return call[0].argmin(axis_of(call), keepdim=bool(call.get("keepdims")))
+def _top_k(
+    x: Tensor, k: Tensor | int, axis: int, largest: int = 1
+) -> tuple[Tensor, Tensor]:
+    values, indices = torch.sort(x, stable=True, dim=axis, descending=bool(largest))
+    return values.narrow(axis, 0, int(k)), indices.narrow(axis, 0, int(k))
 
 
-def _cumulative_sum(call: Call) -> torch.Tensor:
-    x, axis = call[0], int(call[1].item())
-    if call.get("reverse"):
-        x = x.flip(axis)
-    total = x.cumsum(axis)
-    if call.get("exclusive"):
-        total = total - x
-    return total.flip(axis) if call.get("reverse") else total
-
-
-def _top_k(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    count = int(call[1].reshape(-1)[0].item()) if call.has(1) else call.get("k")
-    largest = bool(call.get("largest", 1))
-    values, indices = torch.sort(
-        call[0], stable=True, dim=axis_of(call), descending=largest
-    )
-    axis = axis_of(call)
-    return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
-
-
-def _general_product(call: Call) -> torch.Tensor:
-    a, b = call[0], call[1]
-    a = a.t() if call.get("transA") else a
-    b = b.t() if call.get("transB") else b
-    product: torch.Tensor = (a @ b) * call.get("alpha")
-    if call.has(2):
-        product = product + call[2] * call.get("beta")
-    return product
+def _general_product(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: float,
+    beta: float,
+    transA: int,
+    transB: int,
+) -> Tensor:
+    product: Tensor = alpha * ((a.t() if transA else a) @ (b.t() if transB else b))
+    return product if c is None else product + c * beta
 
 
 ONNX = {
-    "ArgMax": Operator(_arg_max),
-    "ArgMin": Operator(_arg_min),
-    "CumSum": Operator(_cumulative_sum, (1,)),
-    "Gemm": Operator(_general_product),
+    "ArgMax": Operator.of(lambda x, axis, keepdims: x.argmax(axis, bool(keepdims))),
+    "ArgMin": Operator.of(lambda x, axis, keepdims: x.argmin(axis, bool(keepdims))),
+    "CumSum": Operator.of(_cumulative_sum, (1,)),
+    "Gemm": Operator.of(_general_product),
     "MatMul": Operator.of(torch.matmul),
-    "ReduceL1": _reduction(lambda x, axes, keep: x.abs().sum(axes, keepdim=keep)),
-    "ReduceL2": _reduction(lambda x, axes, keep: _square_sum(x, axes, keep).sqrt()),
-    "ReduceLogSum": _reduction(lambda x, axes, keep: x.sum(axes, keepdim=keep).log()),
-    "ReduceLogSumExp": _reduction(
-        lambda x, axes, keep: x.logsumexp(axes, keepdim=keep)
-    ),
-    "ReduceMax": _reduction(lambda x, axes, keep: x.amax(axes, keepdim=keep)),
-    "ReduceMean": _reduction(lambda x, axes, keep: x.mean(axes, keepdim=keep)),
-    "ReduceMin": _reduction(lambda x, axes, keep: x.amin(axes, keepdim=keep)),
+    "ReduceL1": _reduction(lambda x, *how: x.abs().sum(*how)),
+    "ReduceL2": _reduction(lambda x, *how: (x * x).sum(*how).sqrt()),
+    "ReduceLogSum": _reduction(lambda x, *how: x.sum(*how).log()),
+    "ReduceLogSumExp": _reduction(torch.logsumexp),
+    "ReduceMax": _reduction(torch.amax),
+    "ReduceMean": _reduction(torch.mean),
+    "ReduceMin": _reduction(torch.amin),
     "ReduceProd": _reduction(_product),
-    "ReduceSum": _reduction(lambda x, axes, keep: x.sum(axes, keepdim=keep)),
-    "ReduceSumSquare": _reduction(_square_sum),
-    "TopK": Operator(_top_k, (1,)),
+    "ReduceSum": _reduction(torch.sum),
+    "ReduceSumSquare": _reduction(lambda x, *how: (x * x).sum(*how)),
+    "TopK": Operator.of(_top_k, (1,)),
 }
-GRAPHCORE = {"ReduceMedian": Operator(_median)}
+GRAPHCORE = {"ReduceMedian": Operator.of(_median)}

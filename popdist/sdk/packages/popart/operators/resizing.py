@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
-from .call import Call, Form, Operator
+from .call import Call, Form, Operator, integers
 
 # Returns the position of a result's element in the input from its index, the sizes of
 # input and result, and the scale.
-_PLACES: dict[str, Callable[[torch.Tensor, int, int, float], torch.Tensor]] = {
+_PLACES: dict[str, Callable[[Tensor, int, int, float], Tensor]] = {
     "align_corners": lambda index, old, new, scale: (
         index * ((old - 1) / (new - 1)) if new > 1 else index
     ),
@@ -19,7 +20,7 @@ _PLACES: dict[str, Callable[[torch.Tensor, int, int, float], torch.Tensor]] = {
     ),
     "tf_half_pixel_for_nn": lambda index, old, new, scale: (index + 0.5) / scale,
 }
-_ROUNDINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+_ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "ceil": torch.ceil,
     "floor": torch.floor,
     "round_prefer_ceil": lambda place: torch.floor(place + 0.5),
@@ -40,7 +41,7 @@ def _refusal(form: Form) -> str:
     return ""
 
 
-def _resize(call: Call) -> torch.Tensor:
+def _resize(call: Call) -> Tensor:
     x = call[0]
     # Since version 11 the region for cropping comes before the scales.
     at = 2 if len(call.inputs) > 2 else 1
@@ -48,7 +49,7 @@ def _resize(call: Call) -> torch.Tensor:
     if scales:
         sizes = [int(n * scale) for n, scale in zip(x.shape, scales, strict=True)]
     else:
-        sizes = call.numbers(3, "sizes") or []
+        sizes = integers(call[3])
         scales = [new / old for new, old in zip(sizes, x.shape, strict=True)]
     for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
         if scale != 1:
@@ -56,9 +57,7 @@ def _resize(call: Call) -> torch.Tensor:
     return x
 
 
-def _resize_axis(
-    call: Call, x: torch.Tensor, axis: int, size: int, scale: float
-) -> torch.Tensor:
+def _resize_axis(call: Call, x: Tensor, axis: int, size: int, scale: float) -> Tensor:
     old = x.shape[axis]
     # The versions before 11 have neither of these attributes.
     place_of = _PLACES[call.get("coordinate_transformation_mode", "asymmetric")]
