@@ -11,8 +11,10 @@ from popdist.errors import (
     BackendError,
     CollectiveAbortedError,
     CollectiveTimeoutError,
+    ElasticError,
     GroupUnusableError,
     LauncherError,
+    MembersChangedError,
     MismatchError,
     MissingVariableError,
     NotUniformError,
@@ -27,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from popdist import collectives
+    from popdist import collectives, elastic
     from popdist.engine.group import Group
     from popdist.engine.handle import Handle
     from popdist.groups.arrays import empty, empty_like, rows, zeros
@@ -66,10 +68,12 @@ __all__ = [
     "BackendError",
     "CollectiveAbortedError",
     "CollectiveTimeoutError",
+    "ElasticError",
     "Group",
     "GroupUnusableError",
     "Handle",
     "LauncherError",
+    "MembersChangedError",
     "MismatchError",
     "MissingVariableError",
     "NotUniformError",
@@ -81,6 +85,7 @@ __all__ = [
     "checkNumIpusPerReplica",
     "collectives",
     "defaultCommunicatorId",
+    "elastic",
     "empty",
     "empty_like",
     "execute_on_instances",
@@ -126,7 +131,7 @@ _HEAVY = {
 # Any, because each name has a different type, which type checkers see above.
 def __getattr__(name: str) -> "Any":
     """Import a name at its first use."""
-    if name in ("collectives", "popdist_core"):
+    if name in ("collectives", "elastic", "popdist_core"):
         return import_module(f"popdist.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'popdist' has no attribute {name!r}")

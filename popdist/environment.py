@@ -68,6 +68,9 @@ INSTANCES_PER_HOST = "POPDIST_INSTANCES_PER_HOST"
 ENDED_INSTANCES = "POPDIST_ENDED_INSTANCES"
 # How often this job has been started again after a failure.
 RESTART_COUNT = "POPDIST_RESTART_COUNT"
+# Set in an instance that poprun adds to a running job: the other variables of its place
+# are not valid before it has joined, by popdist/generations.py.
+ELASTIC_JOINS = "POPDIST_ELASTIC_JOINS"
 # Set in the instance that --pdb names, until its first Python has read it.
 PDB = "POPDIST_PDB"
 
@@ -81,6 +84,7 @@ JOB_VARIABLES = (
     INSTANCES_PER_HOST,
     ENDED_INSTANCES,
     RESTART_COUNT,
+    ELASTIC_JOINS,
     PDB,
 )
 

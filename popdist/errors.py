@@ -84,6 +84,14 @@ class PeerLostError(PopdistError):
         self.instances = tuple(instances)
 
 
+class ElasticError(PopdistError):
+    """The job cannot re-form: no poprun can give it new members, or poprun refuses."""
+
+
+class MembersChangedError(PopdistError):
+    """Instances are to join the job, and so all of its members must re-form."""
+
+
 class CollectiveTimeoutError(PopdistError):
     """Instances are alive, but did not make a collective call before its timeout."""
 

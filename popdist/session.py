@@ -1,7 +1,7 @@
 """The groups of this process.
 
 All of them are in STATE, the only one. Groups are made at first need, are kept until
-the process ends or finalises the backend, and do not survive a fork.
+the process ends, finalises the backend or re-forms, and do not survive a fork.
 """
 
 import atexit
@@ -10,13 +10,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock, active_count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from popdist import transports
 from popdist.claim import Claim
-from popdist.errors import GroupUnusableError
+from popdist.errors import GroupUnusableError, PeerLostError
+from popdist.generations import GENERATIONS, LOST, ensure_joined
 from popdist.job import Job, Place
 from popdist.settings import Settings
 
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from popdist.recorder import ProcessRecorder
 
 T = TypeVar("T")
+
+_REFORMS = (
+    "An instance has left its groups because the members of the job change. Call "
+    "popdist.elastic.reform(), and make new groups."
+)
 
 
 class _Cell:
@@ -61,6 +67,12 @@ class Session:
         self._peers: dict[int, Pidfd] = {}
         self._claim = Claim()
         self._why_unusable: str | None = None
+        # Why this process has left its groups, while it waits for a new generation; and
+        # how often it has done so.
+        self._why_left: str | None = None
+        self._times_left = 0
+        # Called when a new generation begins.
+        self._at_begin: list[Callable[[], None]] = []
 
     @cached_property
     def settings(self) -> Settings:
@@ -69,7 +81,12 @@ class Session:
 
     @cached_property
     def job(self) -> Job:
-        """The job and the place of this process, read from the environment once."""
+        """The job and the place of this process, read from the environment once.
+
+        poprun may have added this instance to a running job: then it waits for the
+        others to re-form.
+        """
+        ensure_joined(os.environ, self.settings.timeout)
         return Job.decode(self.environ)
 
     @cached_property
@@ -98,8 +115,9 @@ class Session:
 
     def check(self) -> None:
         """Raise GroupUnusableError if no group can be used any more."""
-        if self._why_unusable is not None:
-            raise GroupUnusableError(self._why_unusable)
+        why = self._why_unusable or self._why_left
+        if why is not None:
+            raise GroupUnusableError(why)
 
     def prepare(self) -> None:
         """Meet the other instances now, rather than at first need, if that can be.
@@ -181,13 +199,27 @@ class Session:
             stall=self.settings.stall,
             known=self.known_pidfds(),
             ended_file=self.job.ended_file,
+            why_over=partial(self._why_over, self._times_left),
         )
+
+    def _why_over(self, times_left: int) -> PeerLostError | None:
+        """Return why instances meet no more, if the job is about to re-form.
+
+        Args:
+            times_left: How often this process had left its groups when they began.
+        """
+        if self._times_left != times_left:
+            return PeerLostError(_REFORMS)
+        change = GENERATIONS.pending()
+        if change is None or change.kind != LOST:
+            return None
+        return PeerLostError(f"{change.why} The job re-forms without it.")
 
     def _make(self, purpose: str, members: tuple[int, ...]) -> "Endpoint":
         # Not above, as in group().
         from popdist.engine.endpoint import Endpoint
 
-        place = self.job.place
+        place, times_left = self.job.place, self._times_left
         if len(members) > 1:
             self._claim.acquire(self.job.shared_name, place.rank)
         else:
@@ -202,8 +234,12 @@ class Session:
             raise
         endpoint = Endpoint(transport)
         with self._lock:
+            if times_left != self._times_left:
+                endpoint.close()
+                raise PeerLostError(_REFORMS)
             if not self._endpoints:
                 # Registered after wait_for_lost_at_exit(), so it is called earlier.
+                atexit.unregister(self.close_at_exit)
                 atexit.register(self.close_at_exit)
             self._endpoints.append(endpoint)
             self._peers.update(transport.pidfds)
@@ -277,6 +313,46 @@ class Session:
                 self._past_runs = self.reductions()
                 self._endpoints.clear()
                 self._peers.clear()
+
+    def at_begin(self, function: Callable[[], None]) -> None:
+        """Call a function whenever the groups of a new generation may be made."""
+        self._at_begin.append(function)
+
+    def leave(self) -> None:
+        """Leave all groups, until begin(), without waiting for other instances.
+
+        Calls under way raise PeerLostError, here and on the other members.
+
+        Raises:
+            GroupUnusableError: The process has finalised the backend, or is a fork.
+            RuntimeError: The caller is called by a call under way.
+        """
+        if self._why_unusable is not None:
+            raise GroupUnusableError(self._why_unusable)
+        # Not above, as in group().
+        from popdist.engine.endpoint import leave_all
+
+        with self._lock:
+            self._why_left = (
+                "This process has left its groups, and waits in "
+                "popdist.elastic.reform() for the members of new ones. Make the call "
+                "after that."
+            )
+            self._times_left += 1
+        leave_all(PeerLostError(_REFORMS))
+        with self._lock:
+            self._forget_closed()
+            self._peers.clear()
+            self._cells = {}
+        self._claim.release()
+
+    def begin(self) -> None:
+        """Make groups of the members that the environment now has."""
+        for name in ("job", "settings"):
+            self.__dict__.pop(name, None)
+        self._joined = self.look_up_links = self._why_left = None
+        for function in self._at_begin:
+            function()
 
     def _end_record(self) -> None:
         recorder: ProcessRecorder | None = self.__dict__.get("recorder")

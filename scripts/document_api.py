@@ -14,7 +14,7 @@ from typing import Any
 
 import popdist
 import poprun
-from popdist import collectives, errors
+from popdist import collectives, elastic, errors
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference.md"
@@ -78,6 +78,9 @@ def page() -> str:
     parts += ["### Errors", error_table(), "## popdist.collectives"]
     parts.append(markdown(inspect.getdoc(collectives)))
     parts += [entry(name, getattr(collectives, name)) for name in collectives.__all__]
+    parts += ["## popdist.elastic", markdown(inspect.getdoc(elastic))]
+    documented = (name for name in elastic.__all__ if not name.endswith("Error"))
+    parts += [entry(name, getattr(elastic, name)) for name in documented]
     for name in FRAMEWORKS:
         parts += module_entries(ROOT / "popdist", name)
     parts += ["## poprun", "[python_calls.md](python_calls.md) shows them in use."]

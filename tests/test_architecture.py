@@ -205,6 +205,7 @@ FOR_THE_ENTRY = {
 READS_ENVIRON = (
     "horovod.runner.common.util.env",
     "horovod.common.basics",
+    "popdist.elastic.reforming",
     "popdist.popart",
     "popdist.popdist_core",
     "popdist.poptorch",

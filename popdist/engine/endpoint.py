@@ -9,13 +9,13 @@ import sys
 import threading
 import weakref
 from contextlib import suppress
-from functools import cache
 from time import monotonic, sleep
 
 from popdist.engine.failures import lost_by, unusable
 from popdist.engine.meet.meeting import read_ended
 from popdist.engine.transport import Transport
 from popdist.engine.worker import Worker
+from popdist.errors import PopdistError
 
 # How long an instance that fails because others end waits for the launcher to see their
 # end: the end of a Python that has loaded a framework takes a second on a busy machine.
@@ -104,7 +104,40 @@ def _release(worker: Worker, transport: Transport) -> None:
     transport.close()
 
 
-@cache
+def leave_all(error: PopdistError) -> None:
+    """Leave all groups of this process, and do not wait for other members.
+
+    Args:
+        error: What calls under way raise, here and in other members on this host.
+    """
+    for endpoint in list(_endpoints):
+        if not endpoint.closed:
+            endpoint.transport.end(error)
+    for endpoint in list(_endpoints):
+        endpoint.close()
+
+
+class _LostAtExit:
+    """STATE: the file that tells, at the end of this process, who has ended before."""
+
+    def __init__(self) -> None:
+        self.instance, self.ended_file = 0, ""
+
+    def wait(self) -> None:
+        lost = lost_by(getattr(sys, "last_value", None)) - {self.instance}
+        until = monotonic() + _LOST_SECONDS
+        # The program may let a signal raise an exception, which says nothing now.
+        with suppress(KeyboardInterrupt, SystemExit):
+            while lost:
+                sees_end = lost <= read_ended(self.ended_file)
+                sleep(_LOOK_SECONDS)
+                if sees_end or monotonic() > until:
+                    return
+
+
+_lost_at_exit = _LostAtExit()
+
+
 def wait_for_lost_at_exit(instance: int, ended_file: str) -> None:
     """Let this process, if it fails, end after the instances that are the cause.
 
@@ -115,19 +148,9 @@ def wait_for_lost_at_exit(instance: int, ended_file: str) -> None:
     Args:
         ended_file: The launcher's file of ended instances.
     """
-    atexit.register(_wait_for_lost, instance, ended_file)
-
-
-def _wait_for_lost(instance: int, ended_file: str) -> None:
-    lost = lost_by(getattr(sys, "last_value", None)) - {instance}
-    until = monotonic() + _LOST_SECONDS
-    # The program may let a signal raise an exception, which says nothing now.
-    with suppress(KeyboardInterrupt, SystemExit):
-        while lost:
-            sees_end = lost <= read_ended(ended_file)
-            sleep(_LOOK_SECONDS)
-            if sees_end or monotonic() > until:
-                return
+    if not _lost_at_exit.ended_file:
+        atexit.register(_lost_at_exit.wait)
+    _lost_at_exit.instance, _lost_at_exit.ended_file = instance, ended_file
 
 
 def _disown_all() -> None:

@@ -1,7 +1,7 @@
 """The members that are to meet: their names, and how their ends are detected."""
 
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from popdist.engine.meet.connection import Connection
 from popdist.engine.meet.deadlines import Deadline
 from popdist.engine.meet.group_name import GroupName
 from popdist.engine.meet.pidfds import Pidfd, process_of
-from popdist.errors import MismatchError, PeerLostError
+from popdist.errors import MismatchError, PeerLostError, PopdistError
 
 # Up to so many consecutive instances are named one by one, more as a range.
 _MOST_IN_A_LIST = 3
@@ -32,6 +32,8 @@ class Meeting(NamedTuple):
         of one of these is noticed even before it has connected.
     ended_file: The launcher appends the numbers of ended instances to this file, one
         to a line; empty where the launcher does not.
+    why_over: Returns the error if the members are to meet no more, whoever they are.
+        It is called as often as the file is read.
     """
 
     name: GroupName
@@ -41,6 +43,7 @@ class Meeting(NamedTuple):
     stall: float = 60.0
     known: Mapping[int, Pidfd] = MappingProxyType({})
     ended_file: str = ""
+    why_over: Callable[[], PopdistError | None] = lambda: None
 
     @property
     def size(self) -> int:
@@ -114,7 +117,13 @@ class Meeting(NamedTuple):
         self._raise_for(list(compress(changed, has_ended)))
 
     def check_file(self) -> None:
-        """Raise PeerLostError if members are in the launcher's file of ended ones."""
+        """Raise PeerLostError if members are in the launcher's file of ended ones.
+
+        Raise the error of why_over(), if there is one.
+        """
+        error = self.why_over()
+        if error is not None:
+            raise error
         ended = read_ended(self.ended_file)
         self._raise_for([r for r, one in enumerate(self.instances) if one in ended])
 

@@ -1,0 +1,87 @@
+"""A process leaves its groups, waits for the new members, and begins anew."""
+
+import os
+
+import numpy as np
+
+from popdist.errors import ElasticError, MembersChangedError, PeerLostError
+from popdist.generations import ADDED, GENERATIONS, LOST, apply
+from popdist.session import STATE
+
+
+def reform() -> None:
+    """Leave all groups, wait for the new members of the job, and begin anew.
+
+    All living instances of the job must call it; it blocks until they have. Existing
+    groups, and calls under way in other threads, raise errors from then on. Afterwards
+    the place of this process in the job has changed: os.environ and popdist's functions
+    have the new one, and new groups are among the new members.
+
+    If another instance ends meanwhile, the next call of a group raises PeerLostError,
+    and reform() may be called again.
+
+    Raises:
+        ElasticError: The job cannot re-form, or poprun has refused to go on.
+        CollectiveTimeoutError: Other instances have not called it in time.
+        GroupUnusableError: This process has finalised the backend, or was forked.
+        RuntimeError: The caller is a callback of a call under way.
+    """
+    GENERATIONS.check(os.environ)
+    with GENERATIONS.reforming:
+        timeout = STATE.settings.timeout
+        STATE.leave()
+        reformed = GENERATIONS.reform(os.environ, timeout)
+        apply(reformed, os.environ)
+        STATE.begin()
+
+
+def generation() -> int:
+    """Return how often the members of the job have changed; 0 if they cannot."""
+    return GENERATIONS.current if not refusal() else 0
+
+
+def members_changed() -> str:
+    """Return the sentence why a change of members is pending, "" if none is.
+
+    It does not block. Other instances may learn of the change a little earlier or
+    later; State.check() raises an error on all of them at the same call.
+    """
+    change = None if refusal() else GENERATIONS.pending()
+    return "" if change is None else change.why
+
+
+def refusal() -> str:
+    """Return the sentence why this job cannot re-form, "" if it can.
+
+    The first call tells poprun that this instance can. Programs that use neither State
+    nor run() must make it before another instance ends: otherwise poprun ends the job.
+    """
+    return GENERATIONS.refusal(os.environ)
+
+
+def check_members() -> None:
+    """Raise an error if the members change. All members must call it.
+
+    Raises:
+        MembersChangedError: Instances are to join the job; on all members.
+        PeerLostError: Instances have ended.
+    """
+    if refusal():
+        return
+    change = GENERATIONS.pending()
+    if change is not None and change.kind == LOST:
+        raise PeerLostError(change.why)
+    is_told = np.array([change is not None and change.kind == ADDED])
+    group = STATE.group("replicas", STATE.job.members)
+    if group.all_reduce(is_told, "max")[0]:
+        raise MembersChangedError(
+            change.why if change else "poprun has told another instance of new members."
+        )
+
+
+def reform_after(error: BaseException | None) -> None:
+    """Re-form because of a loss, if there is one, and name it if that fails."""
+    try:
+        reform()
+    except ElasticError as refused:
+        raise refused from error

@@ -1,0 +1,63 @@
+"""Runs a function again among the new members whenever the members change."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
+from popdist.elastic.reforming import reform_after, refusal
+from popdist.elastic.state import State
+from popdist.errors import GroupUnusableError, MembersChangedError, PeerLostError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S", bound=State)
+
+
+def run(
+    function: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[S, P], T]:
+    """Return a function that calls this one until it returns, whoever ends or joins.
+
+    Its first argument is a State. Before each call, the State is synchronised. If
+    instances end while the function runs, the State is restored to its last commit and
+    the others re-form; if instances join, commit() raises MembersChangedError, and all
+    re-form. Then the function is called again. It must continue by what the State says,
+    and must make by itself what only the present members can use: groups, process
+    groups of torch, samplers.
+
+    Where the job cannot re-form, errors pass.
+    """
+
+    @wraps(function)
+    def run_again(state: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        while True:
+            lost: Exception | None = None
+            try:
+                state.sync()
+                return function(state, *args, **kwargs)
+            except MembersChangedError:
+                pass
+            except Exception as error:
+                if refusal() or not is_loss(error):
+                    raise
+                lost = error
+            if lost is not None:
+                state.restore()
+            reform_after(lost)
+
+    return run_again
+
+
+def is_loss(error: BaseException) -> bool:
+    """Return whether an error is raised because instances have ended.
+
+    Frameworks raise errors of their own, with the engine's as the cause.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, PeerLostError):
+            return True
+        if isinstance(cause, GroupUnusableError) and cause.instances:
+            return True
+        cause = cause.__cause__
+    return False

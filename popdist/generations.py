@@ -1,0 +1,321 @@
+"""The generations of an elastic job's members, as poprun tells this process.
+
+STATE in GENERATIONS: a connection to poprun, which stays until the process ends.
+"""
+
+import os
+from collections.abc import Mapping, MutableMapping
+from contextlib import ExitStack
+from threading import Lock, RLock
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from popdist import environment as env
+from popdist.environment import whole_number
+from popdist.errors import CollectiveTimeoutError, ElasticError
+
+if TYPE_CHECKING:
+    import socket
+
+    from popdist.control import ControlConnection
+
+# Equal to the values in poprun/wire/protocol.py, which popdist does not import.
+ELASTIC, REFORM = 46, 47
+ELASTIC_KNOWN, MEMBERS_CHANGE, REFORMED, REFORM_REFUSED = 63, 64, 65, 66
+# How long poprun may take to answer that it knows this instance.
+_KNOWN_SECONDS = 60.0
+# How long a wait for poprun lasts until it looks at what other threads have read.
+_WAIT_SECONDS = 0.5
+# Where instances may listen: above the ports of well-known servers.
+_FIRST_PORT = 10_000
+# The first and the last of the ports that Linux assigns to sockets by itself.
+_ASSIGNED_PORTS = "/proc/sys/net/ipv4/ip_local_port_range"
+# How many ports to try before one that the kernel assigns is taken.
+_MOST_DRAWS = 100
+
+LOST, ADDED = "lost", "added"
+
+
+class Change(NamedTuple):
+    """A change of the members that poprun has announced: LOST or ADDED, and why."""
+
+    kind: str
+    why: str
+
+
+class Reformed(NamedTuple):
+    """A new generation: its number, why there is one, and the variables to change.
+
+    None stands for a variable to unset.
+    """
+
+    generation: int
+    why: str
+    environ: dict[str, str | None]
+
+
+class Generations:
+    """The present generation, and the changes of members that are to come."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def after_fork(self) -> None:
+        """Begin without a connection in a new child: it is the parent's."""
+        if self._connection is not None:
+            self._connection.close()
+        self._begin()
+
+    def _begin(self) -> None:
+        # The generation that this process belongs to.
+        self.current = 0
+        # Why the job cannot re-form; "" if it can. None before poprun was asked.
+        self._refusal: str | None = None
+        self._connection: ControlConnection | None = None
+        # Changes that poprun has announced since the last re-forming.
+        self._changes: list[Change] = []
+        # The generation that poprun has been told this process leaves, and its answer:
+        # the next one, or why there is none.
+        self._leaving: int | None = None
+        self._answer: Reformed | str | None = None
+        self._ports = ExitStack()
+        # Held while messages are read. A signal's handler may read some, too.
+        self._lock = RLock()
+        # Held by the only thread that re-forms.
+        self.reforming = Lock()
+
+    def is_elastic(self, environ: Mapping[str, str]) -> bool:
+        """Return whether the job can re-form, after telling poprun that this can."""
+        return not self.refusal(environ)
+
+    def refusal(self, environ: Mapping[str, str]) -> str:
+        """Return the sentence why the job cannot re-form, "" if it can.
+
+        At its first call it tells poprun that this instance can.
+        """
+        with self._lock:
+            if self._refusal is None:
+                self._refusal = self._register(environ)
+            return self._refusal
+
+    def _register(self, environ: Mapping[str, str]) -> str:
+        # Not above: most programs are not elastic.
+        import json
+
+        from popdist.control import VERSION, ControlConnection
+
+        if not environ.get(env.CONTROL) or not env.is_set(environ):
+            return (
+                "poprun has not started this process, so its job cannot re-form. Start "
+                "it with poprun, --mpirun local and --min-instances."
+            )
+        index = whole_number(environ, env.OMPI_RANK)
+        connection: ControlConnection | None = None
+        try:
+            connection = ControlConnection(environ, _KNOWN_SECONDS)
+            connection.send(ELASTIC, VERSION, connection.key, index)
+            kind, fields = connection.receive()
+            if kind != ELASTIC_KNOWN:
+                raise OSError(0, "its answer is not valid")
+            answer = json.loads(fields[0])
+            generation, refusal = int(answer["generation"]), str(answer["refusal"])
+        except (OSError, LookupError, ValueError) as error:
+            if connection is not None:
+                connection.close()
+            return f"The job cannot re-form, because {_reason(error)}."
+        if refusal:
+            connection.close()
+            return refusal
+        self._connection, self.current = connection, generation
+        return ""
+
+    def pending(self) -> Change | None:
+        """Return a change of members that has been announced. Never blocks.
+
+        A loss comes before an addition.
+        """
+        with self._lock:
+            self._read()
+            changes = sorted(self._changes, key=lambda change: change.kind != LOST)
+            return changes[0] if changes else None
+
+    def _read(self) -> None:
+        """Note the messages that have come."""
+        try:
+            while self._connection and (message := self._connection.take()):
+                self._note(*message)
+        except OSError as error:
+            self._end(error)
+
+    def _note(self, kind: int, fields: list[bytes]) -> None:
+        # Not above, as in _register().
+        import json
+
+        try:
+            if kind == REFORM_REFUSED:
+                self._answer = fields[0].decode(errors="replace")
+            elif kind == REFORMED:
+                self._answer = _decode_reformed(json.loads(fields[0]))
+            elif kind == MEMBERS_CHANGE:
+                value = json.loads(fields[0])
+                self._changes.append(Change(str(value["kind"]), str(value["why"])))
+            else:
+                raise ValueError
+        except (AttributeError, LookupError, TypeError, ValueError):
+            raise OSError(0, "its message is not valid") from None
+
+    def _end(self, error: OSError) -> None:
+        """Re-form no more: poprun cannot be reached."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+        self._ports.close()
+        self._refusal = f"The job cannot re-form any more, because {_reason(error)}."
+
+    def reform(self, environ: Mapping[str, str], timeout: float) -> Reformed:
+        """Tell poprun that this process has left its groups, and wait for the others.
+
+        A second call, after one that was interrupted, waits for the same answer.
+
+        Raises:
+            ElasticError: poprun refuses, or has ended.
+            CollectiveTimeoutError: Others have not come in time.
+        """
+        self.check(environ)
+        self._leave()
+        answer = self._await_answer(timeout)
+        with self._lock:
+            self._answer = self._leaving = None
+            self._ports.close()
+            if isinstance(answer, str):
+                raise ElasticError(answer)
+            self.current = answer.generation
+            self._changes.clear()
+        return answer
+
+    def check(self, environ: Mapping[str, str]) -> None:
+        """Raise ElasticError if the job cannot re-form."""
+        refusal = self.refusal(environ)
+        if refusal:
+            raise ElasticError(refusal)
+
+    def _leave(self) -> None:
+        with self._lock:
+            if self._connection is None or self._leaving == self.current:
+                return
+            ports = [self._reserve_port() for _ in range(2)]
+            try:
+                self._connection.send(REFORM, self.current, *ports)
+            except OSError as error:
+                self._end(error)
+            self._leaving = self.current
+
+    def _await_answer(self, timeout: float) -> Reformed | str:
+        """Return the answer to REFORM, which another thread may read."""
+        # Not above, as in _register().
+        import select
+
+        until = monotonic() + timeout
+        while True:
+            with self._lock:
+                self._read()
+                if self._answer is not None:
+                    return self._answer
+                self.check({})
+                assert self._connection is not None
+                poll = select.poll()
+                poll.register(self._connection, select.POLLIN)
+            left = until - monotonic()
+            if left <= 0:
+                raise CollectiveTimeoutError(
+                    f"Other instances have not re-formed within {timeout:g} s. Look "
+                    "above for their last output. If they were only slow, raise "
+                    "POPDIST_TIMEOUT."
+                )
+            poll.poll(min(left, _WAIT_SECONDS) * 1000)
+
+    def _reserve_port(self) -> int:
+        """Return a port that no other process gets before the generation begins."""
+        sock = _bound_socket()
+        self._ports.callback(sock.close)
+        return int(sock.getsockname()[1])
+
+    def join(self, environ: MutableMapping[str, str], timeout: float) -> None:
+        """Wait for the others, as an instance that poprun has added to a running job.
+
+        Raises:
+            ElasticError: poprun refuses, or has ended.
+            CollectiveTimeoutError: The others have not come in time.
+        """
+        with self.reforming:
+            if environ.get(env.ELASTIC_JOINS):
+                apply(self.reform(environ, timeout), environ)
+                environ.pop(env.ELASTIC_JOINS, None)
+
+
+def apply(reformed: Reformed, environ: MutableMapping[str, str]) -> None:
+    """Change the variables that a new generation changes."""
+    for name, value in reformed.environ.items():
+        if value is None:
+            environ.pop(name, None)
+        else:
+            environ[name] = value
+
+
+def ensure_joined(environ: MutableMapping[str, str], timeout: float = 1800.0) -> None:
+    """Wait for the others, if poprun has added this instance to a running job."""
+    if environ.get(env.ELASTIC_JOINS):
+        GENERATIONS.join(environ, timeout)
+
+
+# Any: the values of JSON.
+def _decode_reformed(value: Any) -> Reformed:
+    environ = {
+        str(name): None if text is None else str(text)
+        for name, text in value["environ"].items()
+    }
+    return Reformed(int(value["generation"]), str(value["why"]), environ)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "poprun did not answer in time"
+    if isinstance(error, OSError):
+        return f"poprun cannot be asked: {error.strerror or error}"
+    return "poprun's answer is not valid"
+
+
+def _bound_socket() -> "socket.socket":
+    """Return a socket with a TCP port on which no process listens.
+
+    It lies below the ports that the kernel assigns to sockets by itself: another
+    process could get one of those before the instance listens on it.
+    """
+    # Not above, as in _register().
+    import socket
+
+    sock = socket.socket()
+    end = _first_assigned_port()
+    for _ in range(_MOST_DRAWS if end > _FIRST_PORT else 0):
+        port = _FIRST_PORT + int.from_bytes(os.urandom(4)) % (end - _FIRST_PORT)
+        try:
+            sock.bind(("", port))
+        except OSError:
+            continue
+        return sock
+    sock.bind(("", 0))
+    return sock
+
+
+def _first_assigned_port() -> int:
+    """Return the first port that the kernel assigns by itself; 0 if it is unknown."""
+    try:
+        with open(_ASSIGNED_PORTS) as ports:
+            first, _ = ports.read().split()
+            return int(first)
+    except (OSError, ValueError):
+        return 0
+
+
+GENERATIONS = Generations()
+os.register_at_fork(after_in_child=GENERATIONS.after_fork)

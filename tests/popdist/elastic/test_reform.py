@@ -1,0 +1,108 @@
+"""Instances re-form among those that are left, and those that join."""
+
+from pathlib import Path
+
+from tests.elastic_jobs import Coordinator, wait_until
+from tests.jobs import outputs, run_alone
+
+# Adds up each member's index in the launcher until the member is told to end. Member 1
+# of the first generation dies in the middle of it.
+BODY = """
+from popdist import elastic
+index = int(os.environ["TEST_INDEX"])
+assert not elastic.refusal(), elastic.refusal()
+
+def total():
+    return popdist.instance_group().all_reduce(np.array([1.0, index])).tolist()
+
+print(elastic.generation(), *total())
+if index == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while True:
+        total()
+except popdist.PeerLostError as error:
+    print(error.instances)
+elastic.reform()
+print(elastic.generation(), popdist.getInstanceIndex(), *total())
+"""
+
+
+def test_the_instances_that_are_left_go_on_as_the_members(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, [3], BODY) as job:
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [0, -9, 0], ended
+    assert [one.out.splitlines() for one in ended] == [
+        ["0 3.0 3.0", "(1,)", "1 0 2.0 2.0"],
+        ["0 3.0 3.0"],
+        ["0 3.0 3.0", "(1,)", "1 1 2.0 2.0"],
+    ]
+    assert [one.err for one in ended] == ["", "", ""]
+
+
+def test_an_instance_that_is_added_joins_at_the_next_commit(tmp_path: Path) -> None:
+    body = """
+    from popdist import elastic
+    state = elastic.State(steps=0, weights=np.zeros(100_000))
+
+    @elastic.run
+    def train(state):
+        group = popdist.instance_group()
+        while state.steps < 50 or group.size < 3:
+            state.weights = state.weights + group.all_reduce(np.ones(100_000))
+            state.steps += 1
+            state.commit()
+        return group.size
+
+    size = train(state)
+    print(elastic.generation(), size, popdist.getInstanceIndex(), state.steps,
+          state.weights.min() == state.weights.max(), state.weights.sum())
+    """
+    with Coordinator(tmp_path, [3], body) as job:
+        job.kill(2)
+        wait_until(lambda: job.generation == 1)
+        job.add(2)
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [0, 0, -9, 0], ended
+    assert ended[2].out == ""
+    words = [ended[process].out.split() for process in (0, 1, 3)]
+    assert [line[:3] for line in words] == [
+        ["2", "3", "0"],
+        ["2", "3", "1"],
+        ["2", "3", "2"],
+    ]
+    assert [line[3:] for line in words] == [words[0][3:]] * 3
+    assert words[0][4] == "True"
+
+
+def test_without_poprun_a_sentence_says_so() -> None:
+    body = """
+    from popdist import elastic
+    print(elastic.generation(), repr(elastic.members_changed()))
+    try:
+        elastic.reform()
+    except popdist.ElasticError as error:
+        print(error)
+    """
+
+    assert outputs(run_alone(body)) == [
+        "0 ''\npoprun has not started this process, so its job cannot re-form. Start "
+        "it with poprun, --mpirun local and --min-instances."
+    ]
+
+
+def test_a_refusal_is_the_sentence_of_poprun(tmp_path: Path) -> None:
+    body = """
+    from popdist import elastic
+    try:
+        elastic.reform()
+    except popdist.ElasticError as error:
+        print(error)
+    print(popdist.instance_group().all_reduce(np.ones(1)).tolist())
+    """
+    with Coordinator(tmp_path, [2], body, refusal="MPI has started it.") as job:
+        ended = job.finish()
+
+    assert [one.out for one in ended] == ["MPI has started it.\n[2.0]\n"] * 2, ended
