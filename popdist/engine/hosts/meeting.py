@@ -8,6 +8,7 @@ from typing import Any
 from popdist.engine import _core
 from popdist.engine.hosts.hosts_member import HostsMember
 from popdist.engine.hosts.layout import Layout
+from popdist.engine.hosts.links import LinkError
 from popdist.engine.hosts.links_thread import start
 from popdist.engine.hosts.world import JobHosts, World
 from popdist.engine.meet.meeting import Meeting
@@ -15,7 +16,7 @@ from popdist.engine.meet.messages import decode_refusal, encode_refusal
 from popdist.engine.meet.pidfds import lost
 from popdist.engine.shm.shm_member import ShmMember
 from popdist.engine.tuning import Tuning
-from popdist.errors import MismatchError, PopdistError
+from popdist.errors import ArenaError, MismatchError, PopdistError
 
 # How long a member sleeps between two looks for messages, at most.
 _PAUSE = 0.005
@@ -60,8 +61,13 @@ class MeetOverHosts:
             return HostsMember(
                 world, local, layout, uid=uid, tags=tags, meeting=meeting
             )
-        except BaseException:
+        except BaseException as error:
             local.close()
+            if isinstance(error, LinkError):
+                raise ArenaError(
+                    f"{meeting.own_name} could not reach another host to make the "
+                    f"group of {meeting.name_all()}: {world.links.explain(error.code)}."
+                ) from error
             raise
 
     def _name(self) -> str:

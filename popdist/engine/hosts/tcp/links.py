@@ -146,7 +146,8 @@ class TcpLinks:
                 if not missing:
                     for instance in range(1, self._size):
                         text = b"%d" % totals[instance]
-                        self._core.post(instance, _ENDED, text)
+                        with suppress(OSError):  # it has died meanwhile
+                            self._core.post(instance, _ENDED, text)
             return None if missing else int(totals[0])
 
         return count

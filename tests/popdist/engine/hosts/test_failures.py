@@ -51,6 +51,32 @@ def test_calls_that_do_not_match_are_named_with_the_instance_and_its_host(
         assert error in (text(0, 10, 2, 3), text(2, 3, 0, 10))
 
 
+def test_a_group_that_cannot_be_made_for_an_error_of_the_links_says_which(
+    tmp_path: Path,
+) -> None:
+    body = """
+    import errno
+    from popdist.engine.hosts.links import LinkError
+    from popdist.engine.hosts.tcp.links import TcpLinks
+    def refuse(*_):
+        raise LinkError(errno.EMFILE)
+    if rank == 1:
+        TcpLinks.post = refuse
+    fail(lambda: popdist.instance_group())
+    if rank == 1:
+        sys.stdout.flush()
+        os._exit(0)
+    """
+
+    first, second = lines_of(run(TCP, (1, 1), body, tmp_path).outputs)
+
+    assert second == [
+        "ArenaError: Instance 1 could not reach another host to make the group of "
+        "instances 0 and 1: Too many open files."
+    ]
+    assert first[0].startswith("PeerLostError(1,): Instance 1 ended")
+
+
 def test_an_instance_of_another_host_with_another_popdist_is_refused(
     hydra: str, tmp_path: Path
 ) -> None:
