@@ -1,11 +1,12 @@
 """The smallest of mpiruns: starts shims on this machine, and knows no MPI.
 
-    local COMMAND... : COMMAND... : COMMAND...
+    local [--survive] COMMAND... : COMMAND... : COMMAND...
 
 It starts one process for each command line, waits for all, and passes SIGTERM on. When
 one of them fails it ends the others, as every mpirun does: poprun may not have heard of
-that one yet, and would wait for it. It is for machines without an MPI, and for tests
-that need none.
+that one yet, and would wait for it. With --survive the others go on, and it fails only
+if all of them fail. It is for machines without an MPI, for elastic jobs, and for tests
+that need no MPI.
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
@@ -21,6 +22,7 @@ TERM_GRACE_S = 0.25
 # failure it stops them itself within this time.
 FAILURE_S = 1.5
 NEVER = float("inf")
+SURVIVE = "--survive"
 
 
 def main(arguments: list[str]) -> None:
@@ -29,8 +31,10 @@ def main(arguments: list[str]) -> None:
     sigterm = own_process.receive_sigterm()
     wake = own_process.wake_up_on(_signal.SIGCHLD, _signal.SIGINT, _signal.SIGHUP)
     poll = processes.poll_on(wake, sigterm)
+    survives = arguments[:1] == [SURVIVE]
+    arguments = arguments[survives:]
     children: set[int] = set()
-    exit_code, end_at = 0, NEVER
+    exit_code, end_at, has_succeeded = 0, NEVER, False
     try:
         for argv in split_commands(arguments):
             children.add(os.posix_spawn(argv[0], argv, os.environ, setsigmask=mask))
@@ -53,14 +57,21 @@ def main(arguments: list[str]) -> None:
             end_at = NEVER
         for pid, status in processes.reap():
             children.discard(pid)
+            has_succeeded |= not status
             if status and not exit_code:
                 exit_code = processes.exit_code(status)
                 how = f"returned {exit_code}"
                 if os.WIFSIGNALED(status):
                     how = f"was killed by signal {os.WTERMSIG(status)}"
-                _say(f"Process {pid} {how}, and the local launcher ends the others.")
-                end_at = time.monotonic() + FAILURE_S
-    raise SystemExit(exit_code)
+                if survives:
+                    _say(f"Process {pid} {how}.")
+                else:
+                    _say(
+                        f"Process {pid} {how}, and the local launcher ends the others."
+                    )
+                    end_at = time.monotonic() + FAILURE_S
+    # Each of the others may have been lost with its host.
+    raise SystemExit(0 if survives and has_succeeded else exit_code)
 
 
 def _say(sentence: str) -> None:

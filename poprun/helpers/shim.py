@@ -132,6 +132,14 @@ class Shim:
         self._connected = True
         self._released = False
         self._released_by_poprun = False
+        # The job's lock file, and this process's hold on it.
+        self._lock_path, self._lock = b"", -1
+        # The write end of the pipe with which mpirun is killed.
+        self._pipe: list[int] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set the state of a program that has not been started."""
         self._program = 0  # its pid, 0 before the start
         self._started_at = NEVER
         self._ended = False  # the program itself
@@ -149,10 +157,6 @@ class Shim:
         self._signalled: set[tuple[int, int]] = set()
         self._signal_tree_at = NEVER
         self._kill_at = NEVER
-        # The job's lock file, and this process's hold on it.
-        self._lock_path, self._lock = b"", -1
-        # The write end of the pipe with which mpirun is killed.
-        self._pipe: list[int] = []
         self._killing = False
         # Since when this user may signal none of the remaining processes.
         self._refused_since = NEVER
@@ -246,6 +250,8 @@ class Shim:
     # --- The program.
 
     def _start(self, spec: protocol.Spec) -> None:
+        # Another one may have ended before.
+        self._begin()
         self._spec = spec
         try:
             poprun = self._poprun

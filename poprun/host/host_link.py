@@ -88,7 +88,7 @@ class HostLink(LoopPart, Protocol):
         mpirun has ended, and the cause may be one of them.
         """
 
-    def tell(self, kind: int, *values: int) -> None:
+    def tell(self, kind: int, *values: bytes | int) -> None:
         """Act on a decision, which is a message of wire/protocol.py.
 
         STOP_STARTING: Start no further instance.
@@ -97,6 +97,11 @@ class HostLink(LoopPart, Protocol):
             SHOW_STACKS_OF with the pid 0 is the event StacksAvailable.
         MEASURE: The answers are events UsageMeasured.
         NOTE_END: An instance of the job has ended; its instances may ask about it.
+        NOTE_LEFT: The same for a member of a generation after the first.
+        TELL_MEMBER: For the process of one instance that can re-form.
+        START_AGAIN: The shim of an instance that has ended, with its streams, starts
+            the program again. The answer is the event Started, Refused or ShimLost.
+        KILL_INSTANCE: For the shim of one instance.
         """
 
     def finish(self) -> None:

@@ -12,10 +12,12 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
+from popdist import environment as env
 from poprun.host.attachments import Attacher, Attachments
 from poprun.host.control_socket import ControlSocket, Handler, Messages
 from poprun.host.finalizing import Finalizing
 from poprun.host.host_link import ClockReading
+from poprun.host.member_connections import MemberConnections
 from poprun.host.record_pieces import record_pieces
 from poprun.host.usage import UsageReader
 from poprun.job.values import HostJob
@@ -113,6 +115,7 @@ class LocalHost:
         self._emit = emit
         self._streams = streams
         self._stdin = stdin
+        self._members = MemberConnections(emit)
         handlers = {
             protocol.HELLO: Handler(accept=self._on_hello, receive=self._on_shim),
             protocol.FINALIZING: Handler(
@@ -125,6 +128,9 @@ class LocalHost:
             ),
             protocol.ATTACH: Handler(
                 accept=self._on_attach, receive=self._attachments.receive
+            ),
+            protocol.ELASTIC: Handler(
+                accept=self._on_elastic, receive=self._members.receive
             ),
             **self._more_handlers,
         }
@@ -157,7 +163,7 @@ class LocalHost:
         is_complete = len(self._clean) == len(self.ranks)
         return is_complete and not self._lost and not self._remaining
 
-    def tell(self, kind: int, *values: int) -> None:
+    def tell(self, kind: int, *values: Any) -> None:
         match kind, *values:
             case (protocol.STOP_STARTING,):
                 self._starts_instances = False
@@ -172,7 +178,16 @@ class LocalHost:
             case (protocol.MEASURE,):
                 self._measure()
             case protocol.NOTE_END, rank:
-                self._note_end(rank)
+                self._finalizing.end(rank)
+                self._append_end(self._job.ended_file(), rank)
+            case protocol.NOTE_LEFT, generation, rank:
+                self._append_end(self._job.ended_file(generation), rank)
+            case protocol.TELL_MEMBER, rank, message, content:
+                self._members.tell(rank, message, content)
+            case protocol.START_AGAIN, rank:
+                self._start_again(rank)
+            case protocol.KILL_INSTANCE, rank:
+                self._tell_shim(rank, protocol.KILL)
 
     def _tell_shim(self, rank: int, kind: int, *values: int) -> None:
         if rank in self._shims:
@@ -183,11 +198,24 @@ class LocalHost:
         for usage in self._usage.read(running):
             self._emit(usage)
 
-    def _note_end(self, rank: int) -> None:
-        self._finalizing.end(rank)
+    def _append_end(self, path: str, rank: int) -> None:
         # On a full disk, or without the directory, they learn of it by their timeout.
-        with suppress(OSError), open(self._job.ended_file, "ab") as file:
+        with suppress(OSError), open(path, "ab") as file:
             file.write(b"%d\n" % rank)
+
+    def _start_again(self, rank: int) -> None:
+        """Let the shim of an instance that has ended start its program again."""
+        if not self._starts_instances:
+            return
+        if rank not in self._shims:
+            # Its end was none of a running instance.
+            self._emit(ShimLost(rank=rank))
+            return
+        self._clean.discard(rank)
+        self._exited.discard(rank)
+        for pid in [pid for pid, r in self._programs.items() if r == rank]:
+            del self._programs[pid]
+        self._shims[rank].send(_newcomers_spec(self._specs[rank]))
 
     def finish(self) -> None:
         self.tell(protocol.RELEASE)
@@ -348,6 +376,13 @@ class LocalHost:
         self._attachments.ask(link, index, peer_of(link.sock)[0], num_ipus)
         return True
 
+    def _on_elastic(self, link: Channel, fields: list[Any]) -> bool:
+        """Take in that a process of an instance can form its groups anew."""
+        rank = fields[0]
+        if rank in self.ranks:
+            self._members.add(link, rank)
+        return rank in self.ranks
+
     def _on_finalizing(self, link: Channel, fields: list[Any]) -> bool:
         """Note what a process of an instance exits with."""
         rank, status = fields
@@ -366,6 +401,14 @@ class LocalHost:
     def _on_interpreter(self, link: Channel, messages: Messages | None) -> None:
         if messages is None:
             self._finalizing.forget(link)
+
+
+def _newcomers_spec(message: bytes) -> bytes:
+    """Return the SPEC of an instance that is started in a running attempt."""
+    [(_, fields)] = protocol.Decoder().feed(message)
+    spec = protocol.Spec.read(fields)
+    spec.environment = [*spec.environment, b"%s=1" % env.ELASTIC_JOINS.encode()]
+    return spec.pack()
 
 
 def _exited(

@@ -30,6 +30,7 @@ from poprun.vipu.leases import ProcessIdentity
 from poprun.wire import codec, protocol
 from poprun.wire.channel import Channel
 from poprun.wire.events import (
+    CanReform,
     DaemonKilled,
     DebuggerReady,
     Event,
@@ -39,6 +40,8 @@ from poprun.wire.events import (
     NotUndone,
     PromptOver,
     PromptShown,
+    ReformAsked,
+    ReformEnded,
     Remains,
     StacksAvailable,
     UsageMeasured,
@@ -55,7 +58,10 @@ MOST_OTHER_EVENTS = 1000
 # How often a host's clock is read at the start of a job that is traced, and at its end.
 CLOCK_QUESTIONS = 4
 # All other events of an instance come once.
-_REPEATED = (StacksAvailable, UsageMeasured, DebuggerReady, PromptShown, PromptOver)
+_REPEATED = (
+    *(StacksAvailable, UsageMeasured, DebuggerReady, PromptShown, PromptOver),
+    *(CanReform, ReformAsked, ReformEnded),
+)
 # Records of another host must not fill the memory.
 MOST_BYTES_OF_RECORDS = 1 << 28
 
@@ -181,9 +187,16 @@ class RemoteHost:
     # --- The supervisor's decisions.
 
     def tell(self, kind: int, *fields: bytes | int) -> None:
+        if kind == protocol.START_AGAIN:
+            self._forget_end(fields[0])
         if not self._is_lost:
             self._silence.note_sent(time.monotonic())
             self._channel.tell(kind, *fields)
+
+    def _forget_end(self, rank: bytes | int) -> None:
+        """Let an instance that is started again report its life once more."""
+        self._reported = {key for key in self._reported if key[1] != rank}
+        self._sources = {k: s for k, s in self._sources.items() if k[0] != rank}
 
     def finish(self) -> None:
         self.finished = self._is_lost

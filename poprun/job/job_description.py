@@ -84,6 +84,9 @@ def make_job(
         has_mpi=request.mpi.has_mpi,
         timeout=inf if settings["timeout"] is None else settings["timeout"],
         start_timeout=settings["start-timeout"],
+        reform_refusal=request.reform_refusal,
+        least_instances=request.least_instances,
+        host_names=_host_names(plan),
         is_in_slurm=slurm.JOB_ID in environ,
         descriptor_limits=limits,
         attempt_resources=[directory_resource(directory)],
@@ -92,6 +95,13 @@ def make_job(
         leftovers=request.mpi.leftovers,
         is_traced=is_traced,
     )
+
+
+def _host_names(plan: Plan) -> list[str]:
+    """Return the name of each instance's host, nothing in a job on one host."""
+    if len(plan.request.hosts) == 1:
+        return []
+    return [assignment.host.name for assignment in plan.assignments]
 
 
 def _directory(plan: Plan, environ: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from poprun.helpers.end_actions import EndAction, RemovePath
 from poprun.output.routes import Routes
 from poprun.output.stdin import Stdin
 from poprun.output.terminal import Terminals
+from poprun.plan.values import NOT_ELASTIC
 from poprun.vipu.launch.held_devices import HeldDevices
 from poprun.vipu.launch.values import InstanceDevices
 
@@ -66,10 +67,14 @@ class CommonJob:
     # Whether its processes record their calls in the attempt's directory.
     is_traced: bool = False
 
-    @property
-    def ended_file(self) -> str:
-        """The file in the attempt's directory in which instances read who has ended."""
-        return os.path.join(self.directory, ENDED_FILE) if self.directory else ""
+    def ended_file(self, generation: int = 0) -> str:
+        """Return the file in which instances read who has ended, "" without one.
+
+        Args:
+            generation: The members of an elastic job have others from 1 on.
+        """
+        name = f"{ENDED_FILE}-{generation}" if generation else ENDED_FILE
+        return os.path.join(self.directory, name) if self.directory else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +118,13 @@ class Job(CommonJob):
     # How much of it the attempts before this one have taken.
     timeout_used: float = 0.0
     start_timeout: float = inf
+    # Why the job stops when an instance is lost; "" if the others may go on as long as
+    # at least so many are left, and how many instances may be started again then.
+    reform_refusal: str = NOT_ELASTIC
+    least_instances: int = 1
+    restarts_left: int = 0
+    # The host of each instance, nothing if there is only one.
+    host_names: Sequence[str] = ()
     # Whether Slurm may send SIGTERM to all its processes.
     is_in_slurm: bool = False
     # The resources of this attempt alone, in this order; undone in the opposite order.

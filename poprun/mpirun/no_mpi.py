@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from poprun import __version__
 from poprun.helpers.helper_commands import PYTHON, REMOTE_SHELL
+from poprun.helpers.local_launcher import SURVIVE
 from poprun.mpirun.environment import without_outer_mpi
 from poprun.mpirun.values import Context, Mpi, MpirunArguments, MpirunFailure
 
@@ -27,9 +28,9 @@ class LocalLauncher(Mpi):
     def job_arguments(
         self, arguments: MpirunArguments, hosts: Mapping[str, int]
     ) -> list[str]:
-        """Return what follows Python: the launcher has no options."""
-        del arguments, hosts
-        return [*PYTHON[1:], "local"]
+        """Return what follows Python."""
+        del hosts
+        return [*PYTHON[1:], "local", *([SURVIVE] if arguments.survives else [])]
 
     def instance_arguments(self, context: Context) -> list[str]:
         """Return the command that starts an instance on another host, or nothing.

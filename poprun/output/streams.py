@@ -37,6 +37,10 @@ class Streams:
     def __bool__(self) -> bool:
         return bool(self._open)
 
+    def has_open(self, rank: int) -> bool:
+        """Return whether a stream of an instance has not come to its end."""
+        return any(rank == other for other, _ in self._open.values())
+
     def open(self, source: OutputSource, rank: int, stream: str) -> None:
         """Read a stream of an instance from now on."""
         self._open[source] = (rank, stream)

@@ -1,18 +1,100 @@
 """The variables and bindings of each instance: Request and partition -> Plan. Pure."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 
 from popdist import environment as env
 from popdist.environment import Instance
 from poprun.host_specs import means_own_machine
+from poprun.plan.host_facts import HostFacts
 from poprun.plan.topology import Topology
 from poprun.plan.values import Assignment, Attempt, PartitionVariables, Plan, Request
 
+# Where the instances of one host, or of a job on one host, do not have them.
+OPTIONAL = (env.INSTANCES_PER_HOST, env.LINKS, env.ELASTIC_JOINS)
 # A rack's worth: the most IPUs that IPU-Links join.
 LARGEST_ILD = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where an instance stands among the members of its job.
+
+    Attributes:
+        rank: Its number.
+        host: The number of its host among those with members.
+        host_sizes: How many members each host has.
+        first: The facts of the host of rank 0, and the name of that host.
+    """
+
+    rank: int
+    host: int
+    host_sizes: Sequence[int]
+    first: HostFacts
+    first_name: str
+
+    @property
+    def local_index(self) -> int:
+        return self.rank - sum(self.host_sizes[: self.host])
+
+    @property
+    def size(self) -> int:
+        return sum(self.host_sizes)
+
+
+def _places(plan: Plan, members: Sequence[int]) -> list[_Place]:
+    """Return the places of instances, which are in their order."""
+    hosts = [plan.topology.host_of(member) for member in members]
+    sizes = Counter(hosts)
+    numbers = {host: number for number, host in enumerate(sizes)}
+    return [
+        _Place(
+            rank=rank,
+            host=numbers[host],
+            host_sizes=list(sizes.values()),
+            first=plan.request.facts[hosts[0]],
+            first_name=plan.request.hosts[hosts[0]].name,
+        )
+        for rank, host in enumerate(hosts)
+    ]
+
+
+def generation_variables(
+    plan: Plan, members: Sequence[int], attempt: Attempt
+) -> list[dict[str, str | None]]:
+    """Return the variables of an elastic job's members that depend on each other.
+
+    Each instance keeps its number of replicas, and the total follows.
+
+    Args:
+        members: The instances of the plan that are there, in their order.
+        attempt: The attempt with other secrets and ports: see Attempt.
+
+    Returns:
+        The variables of each member; None for one that it does not have.
+    """
+    local = plan.topology.local_replicas
+    variables: list[dict[str, str | None]] = []
+    for member, place in zip(members, _places(plan, members), strict=True):
+        instance = Instance(
+            num_total_replicas=local * place.size,
+            num_ipus_per_replica=plan.topology.ipus_per_replica,
+            num_local_replicas=local,
+            replica_index_offset=local * place.rank,
+            local_instance_index=place.local_index,
+        )
+        own = dict.fromkeys(OPTIONAL) | {
+            **instance.encode(),
+            **_launcher_variables(plan.request, attempt, place),
+            **_meeting_variables(plan.request, attempt, place),
+        }
+        # The user's own values count more.
+        exports = plan.assignments[member].exports
+        variables.append({n: value for n, value in own.items() if n not in exports})
+    return variables
 
 
 def make_plan(
@@ -31,11 +113,14 @@ def make_plan(
         topology=_topology_on(request, partition),
         assignments=[],
     )
-    pairs = zip(request.assignments, plan.topology.instances(), strict=True)
-    return replace(plan, assignments=[_assign(plan, *each) for each in pairs])
+    places = _places(plan, range(plan.topology.num_instances))
+    each = zip(request.assignments, plan.topology.instances(), places, strict=True)
+    return replace(plan, assignments=[_assign(plan, *values) for values in each])
 
 
-def _assign(plan: Plan, assignment: Assignment, instance: Instance) -> Assignment:
+def _assign(
+    plan: Plan, assignment: Assignment, instance: Instance, place: _Place
+) -> Assignment:
     request, attempt, rank = plan.request, plan.attempt, assignment.rank
     printed = {
         **_instance_variables(plan, instance),
@@ -47,15 +132,14 @@ def _assign(plan: Plan, assignment: Assignment, instance: Instance) -> Assignmen
     }
     directory, threads = assignment.directory, assignment.threads
     variables = {
-        **_launcher_variables(request, attempt, rank),
+        **_launcher_variables(request, attempt, place),
         **request.settings_variables,
         **({env.OMP_NUM_THREADS: str(threads)} if threads else {}),
         **({} if directory is None else {"PWD": directory}),
         **printed,
         env.CONTROL: attempt.control,
         **({env.PDB: "1"} if rank == request.stdin.debugged else {}),
-        env.ARENA: f"{attempt.arena}-{plan.topology.host_of(rank)}",
-        **_links_variable(request, attempt),
+        **_meeting_variables(request, attempt, place),
         **assignment.exports,
     }
     printed = {name: variables[name] for name in printed}
@@ -134,48 +218,53 @@ def _partition_variables(plan: Plan, assignment: Assignment) -> dict[str, str]:
     }
 
 
-def _links_variable(request: Request, attempt: Attempt) -> dict[str, str]:
-    """Return where instances on several hosts reach instance 0 without MPI, by TCP.
+def _meeting_variables(
+    request: Request, attempt: Attempt, place: _Place
+) -> dict[str, str]:
+    """Return how the members find each other: on one host, and over hosts by TCP.
 
-    Nothing if the address of its host is unknown: popdist's error says so.
+    The second is left out if the address of the first host is unknown: popdist's error
+    says so.
     """
-    first = request.facts[0]
-    if request.mpi.has_mpi or request.topology.num_hosts == 1 or not first.address:
-        return {}
+    arena = {env.ARENA: f"{attempt.arena}-{place.host}"}
+    first = place.first
+    if request.mpi.has_mpi or len(place.host_sizes) == 1 or not first.address:
+        return arena
     # Sockets listen only in the network that the user chooses, or on the host's address
     # for the others.
     network = ip_network(request.subnet or first.address, strict=False)
     addresses = (first.address, *first.addresses)
     address = next(filter(lambda a: ip_address(a) in network, addresses), first.address)
-    place = f"[{address}]" if ":" in address else address
-    return {env.LINKS: f"tcp://{place}:{attempt.links_port}/{attempt.links_key}"}
+    host = f"[{address}]" if ":" in address else address
+    links = f"tcp://{host}:{attempt.links_port}/{attempt.links_key}"
+    return {**arena, env.LINKS: links}
 
 
 def _launcher_variables(
-    request: Request, attempt: Attempt, rank: int
+    request: Request, attempt: Attempt, place: _Place
 ) -> dict[str, str]:
-    topology = request.topology
-    local = str(topology.local_index(rank))
-    size, local_size = str(topology.num_instances), str(topology.instances_per_host)
-    first = request.facts[0].address or request.hosts[0].name
-    counts = ",".join([local_size] * topology.num_hosts)
+    rank, local, size = str(place.rank), str(place.local_index), str(place.size)
+    sizes = place.host_sizes
+    local_size, has_several = str(sizes[place.host]), len(sizes) > 1
+    counts = {env.INSTANCES_PER_HOST: ",".join(map(str, sizes))}
+    first = place.first.address or place.first_name
     return {
-        **({env.INSTANCES_PER_HOST: counts} if topology.num_hosts > 1 else {}),
-        env.RANK: str(rank),
+        **(counts if has_several else {}),
+        env.RANK: rank,
         env.WORLD_SIZE: size,
         env.LOCAL_RANK: local,
         env.LOCAL_WORLD_SIZE: local_size,
-        env.GROUP_RANK: str(topology.host_of(rank)),
-        env.GROUP_WORLD_SIZE: str(topology.num_hosts),
+        env.GROUP_RANK: str(place.host),
+        env.GROUP_WORLD_SIZE: str(len(sizes)),
         env.ROLE_NAME: "default",
-        env.ROLE_RANK: str(rank),
+        env.ROLE_RANK: rank,
         env.ROLE_WORLD_SIZE: size,
         env.TORCH_RUN_ID: request.identity,
         env.TORCH_RESTART_COUNT: str(attempt.number),
         env.TORCH_USE_AGENT_STORE: "False",
-        env.MASTER_ADDR: first if topology.num_hosts > 1 else "127.0.0.1",
+        env.MASTER_ADDR: first if has_several else "127.0.0.1",
         env.MASTER_PORT: str(attempt.master_port),
-        env.OMPI_RANK: str(rank),
+        env.OMPI_RANK: rank,
         env.OMPI_SIZE: size,
         env.OMPI_LOCAL_RANK: local,
         env.OMPI_LOCAL_SIZE: local_size,

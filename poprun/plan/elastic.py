@@ -17,12 +17,26 @@ from poprun.host_specs import HostSpec
 from poprun.options.settings import Setting, Settings
 from poprun.options.types import AUTO, range_of
 from poprun.plan.topology import MOST, Topology, check_rank
+from poprun.plan.values import Request
 from poprun.words import counted
 
 # Each of these makes a job elastic. The first two say how small it may become.
 LIMITS = ("min-instances", "nnodes")
 DISCOVERY = "host-discovery-script"
 ORIGIN = "the hosts that can be used"
+# Each sentence says why the job stops when an instance is lost.
+WITH_MPI = (
+    "The job cannot go on without lost instances, because mpirun ends the others. "
+    "Start it with --mpirun local."
+)
+WITH_IPUS = (
+    "The job cannot go on without lost instances, because it has IPUs, which belong to "
+    "all of them. Start it with --offline-mode=yes."
+)
+WITH_FIXED_REPLICAS = (
+    "The job cannot go on without lost instances, because with --fixed-replicas the "
+    "others would have to get their replicas."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +72,15 @@ class Members:
 
     hosts: Sequence[HostSpec]
     num_instances: int
+
+
+def reform_refusal(request: Request, settings: Settings) -> str:
+    """Return why instances of an elastic job cannot go on without lost ones, or ""."""
+    if request.mpi.has_mpi:
+        return WITH_MPI
+    if request.partition_options is not None:
+        return WITH_IPUS
+    return WITH_FIXED_REPLICAS if settings["fixed-replicas"] else ""
 
 
 def is_elastic(settings: Settings) -> bool:

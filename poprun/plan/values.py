@@ -16,6 +16,11 @@ from poprun.plan.placement import Binding
 from poprun.plan.topology import Topology
 from poprun.vipu.launch.values import PartitionOptions
 
+NOT_ELASTIC = (
+    "The job cannot go on without lost instances, because it was started without "
+    "--min-instances."
+)
+
 Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
 
 
@@ -69,6 +74,17 @@ def new_attempt(identity: str, number: int, first: HostFacts) -> Attempt:
         master_port=first.free_port,
         links_port=first.links_port,
         links_key=os.urandom(16).hex(),
+    )
+
+
+def new_generation(attempt: Attempt, links_port: int, store_port: int) -> Attempt:
+    """Return an attempt with other secrets, for members that meet again in it."""
+    return replace(
+        attempt,
+        arena=os.urandom(16).hex(),
+        links_key=os.urandom(16).hex(),
+        links_port=links_port,
+        master_port=store_port,
     )
 
 
@@ -148,6 +164,10 @@ class Request:
     # Whether the user asks for IPUs: otherwise the job may run without any.
     needs_ipus: bool = False
     notes: Sequence[str] = ()
+    # Why the job stops when an instance is lost; "" if the others go on as long as so
+    # many are left.
+    reform_refusal: str = NOT_ELASTIC
+    least_instances: int = 1
     # The network between the hosts that MPI uses, "" if it is not known.
     subnet: str = ""
 

@@ -153,6 +153,8 @@ def summary(job: View, rates: Mapping[int, Rates]) -> list[str]:
     some = "" if running == number else f"{running} of "
     parts.append(some + counted(number, "instance"))
     parts.append(counted(job["num_replicas"], "replica"))
+    if job.get("generation"):
+        parts.append(f"generation {job['generation']}: {printable(job['changed'])}")
     if job["num_ipus"]:
         parts.append(counted(job["num_ipus"], "IPU"))
     program = printable(shlex.join(job["program"])).replace("\n", "\\n")

@@ -23,7 +23,13 @@ KILLED = 128 + signal.SIGKILL
 
 
 def judge_attempt(end: AttemptEnd, plan: Plan, router: OutputRouter) -> Verdict:
-    """Return how an attempt ended: its instances, mpirun, and their output."""
+    """Return how an attempt ended: its instances, mpirun, and their output.
+
+    An event that an elastic job has survived is no failure.
+    """
+    was_stopped = end.state.cause is not None
+    survived = end.state.membership.survived(was_stopped=was_stopped)
+    end = replace(end, events=[e for e in end.events if e not in survived])
     instances = instance_ends(end, plan, router.tail)
     status = end.mpirun_status
     code = 1 if status is None else exit_code(status)

@@ -136,6 +136,8 @@ EVENT_NAMES: Mapping[type[Event], str] = {
     job_events.Clean: "instance_clean",
     job_events.Remains: "process_remains",
     job_events.NotUndone: "not_undone",
+    job_events.StartedAgain: "instance_started_again",
+    job_events.MembersChanged: "members_changed",
     job_events.DevicesLost: "ipus_lost",
     job_events.HostLost: "host_lost",
     job_events.ShimLost: "supervisor_lost",

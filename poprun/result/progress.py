@@ -11,11 +11,16 @@ from poprun.supervise.group_calls import GroupCalls
 from poprun.wire.events import (
     Event,
     Exited,
+    HostLost,
     Interrupted,
+    MembersChanged,
+    ReformAsked,
+    ReformEnded,
     Refused,
     ShimLost,
     StacksShown,
     Started,
+    StartedAgain,
     UsageMeasured,
 )
 from poprun.words import counted, describe_instances
@@ -44,6 +49,9 @@ class Progress:
         self._started: set[int] = set()
         self._ended: set[int] = set()
         self._is_stopping = False
+        # The members of the present generation, and those that wait for the next.
+        self._members = frozenset(range(instances))
+        self._reforming: set[int] = set()
         # The instances that waited in a collective when they were last measured, and
         # since when.
         self._waiting: dict[int, UsageMeasured] = {}
@@ -58,6 +66,20 @@ class Progress:
                 self._started.add(rank)
             case Exited(rank=rank) | Refused(rank=rank) | ShimLost(rank=rank):
                 self._ended.add(rank)
+                self._reforming.discard(rank)
+            case HostLost(ranks=ranks):
+                self._ended.update(ranks)
+                self._reforming.difference_update(ranks)
+            case StartedAgain(rank=rank):
+                self._started.discard(rank)
+                self._ended.discard(rank)
+            case ReformAsked(rank=rank):
+                self._reforming.add(rank)
+            case ReformEnded(rank=rank):
+                self._reforming.discard(rank)
+            case MembersChanged(members=members):
+                self._members = frozenset(members)
+                self._reforming.clear()
             case Interrupted() | StacksShown():
                 self._is_stopping = True
             # Instances that are being stopped wait for nothing.
@@ -77,7 +99,7 @@ class Progress:
         elapsed = now - self._began
         if elapsed < FIRST_AFTER_S:
             return ""
-        wait = self._long_wait(now)
+        wait = self._wait_to_reform() or self._long_wait(now)
         silent_s = 0.0 if wait else now - max(self._began, last_output)
         return f"poprun: {wait}{self._phase(silent_s)} ({clock(int(elapsed))})"
 
@@ -94,6 +116,15 @@ class Progress:
         usage, seconds = waiting[first], int(now - self._waits_since[first])
         others = f" for {describe_instances(usage.missing)}" if usage.missing else ""
         return f"{usage.operation} waits{others} ({clock(seconds)}), "
+
+    def _wait_to_reform(self) -> str:
+        """Return which instances wait for others to form the next generation."""
+        missing = self._members - self._reforming - self._ended
+        if not self._reforming or not missing or self._is_stopping:
+            return ""
+        verb = "waits" if len(self._reforming) == 1 else "wait"
+        who = describe_instances(self._reforming)
+        return f"{who} {verb} for {describe_instances(missing)} to re-form, "
 
     def _waits(self) -> dict[int, UsageMeasured]:
         """Return the instances that waited when they were last measured."""

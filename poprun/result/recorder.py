@@ -21,7 +21,7 @@ from poprun.output.writer import Sink
 from poprun.plan.values import Plan
 from poprun.result import formats
 from poprun.result.verdict import Verdict
-from poprun.wire.events import Event
+from poprun.wire.events import Event, MembersChanged
 from poprun.words import json_text
 
 # How long the reader of a pipe may take to read the rest at the end.
@@ -144,6 +144,8 @@ class Recorder:
         self._attempt = 0
         self._run_time = self._attempt_time = _Stopwatch()
         self._attempts: list[dict[str, Any]] = []
+        # How the members of the attempt have changed.
+        self._changes: list[dict[str, Any]] = []
         # The fields on the end of the last attempt.
         self._last_end: dict[str, Any] = {}
         self._job: str | None = None
@@ -158,6 +160,7 @@ class Recorder:
         """Take in that an attempt is about to be started."""
         self._attempt = plan.attempt.number
         self._attempt_time = _Stopwatch()
+        self._changes = []
         if self._job is None:
             self._job = plan.request.identity
             self._emit(
@@ -170,6 +173,10 @@ class Recorder:
 
     def listen(self, event: Event) -> None:
         """Write an event of the job."""
+        if isinstance(event, MembersChanged):
+            line = formats.event_object(event) or {}
+            at = self._attempt_time.fields()["elapsed_s"]
+            self._changes.append({**line, "at_s": at})
         if self._events and (fields := formats.event_object(event)):
             self._emit(**fields)
 
@@ -188,6 +195,10 @@ class Recorder:
                 "attempt": self._attempt,
                 **self._last_end,
                 **self._attempt_time.fields(),
+                "changes": [
+                    {name: value for name, value in change.items() if name != "event"}
+                    for change in self._changes
+                ],
                 "instances": [formats.instance_object(i) for i in verdict.instances],
             }
         )

@@ -5,6 +5,7 @@ settings -> Request -> DeviceReservation -> Plan -> Job -> Verdict -> exit code
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 
 from poprun.helpers.own_process import open_umask
@@ -14,7 +15,7 @@ from poprun.options.programs import Program, explain_misplaced, words_of
 from poprun.options.settings import Settings
 from poprun.plan.assignments import make_plan
 from poprun.plan.directories import check_current_directory
-from poprun.plan.elastic import is_elastic
+from poprun.plan.elastic import is_elastic, reform_refusal
 from poprun.plan.instance_count import with_tasks_of_slurm
 from poprun.plan.request import read_request
 from poprun.plan.show import show_plan
@@ -135,12 +136,20 @@ def _plan(
         reservation.find_host_servers,
         context.identity,
     )
+    if hosts is not None:
+        refusal = reform_refusal(request, settings)
+        request = replace(
+            request,
+            arguments=replace(request.arguments, survives=not refusal),
+            reform_refusal=refusal,
+            least_instances=hosts.least_instances,
+        )
     if again:
         return request
     notes = (*request.notes, *output_routes.note_on_terminal(request))
     if hosts is None and settings["fixed-replicas"]:
         notes += ("--fixed-replicas has no effect on a job that is not elastic.",)
-    if hosts is not None and not settings["max-restarts"]:
+    if request.reform_refusal and hosts is not None and not settings["max-restarts"]:
         notes += ("Without --max-restarts, the loss of a host ends the job.",)
     for note in notes:
         context.log.warn(note)

@@ -24,7 +24,8 @@ from poprun.output import terminal
 from poprun.output.output_tap import OutputTap
 from poprun.output.stdin import Stdin, describe_unread
 from poprun.output.writer import write_text
-from poprun.plan.values import Plan
+from poprun.plan.assignments import generation_variables
+from poprun.plan.values import Plan, new_generation
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result import conclusion
 from poprun.result.formats import outcome_name
@@ -36,6 +37,7 @@ from poprun.supervise.clients.job_view import AttemptView
 from poprun.supervise.clients.server import Clients
 from poprun.supervise.event_log import EventLog
 from poprun.supervise.guard_start import StartedGuard, start_guard
+from poprun.supervise.membership import BeginGeneration
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stopping import Cause, Reason
 from poprun.supervise.supervisor import Supervisor
@@ -63,6 +65,8 @@ class Successor:
     # still run on one of them.
     lost_hosts: frozenset[str] = frozenset()
     may_run: bool = False
+    # How many instances were started again during the attempt.
+    num_restarts: int = 0
 
 
 def run_attempt(
@@ -71,13 +75,13 @@ def run_attempt(
     plan: Plan,
     context: RunContext,
     *,
-    may_follow: bool = False,
+    restarts_left: int = 0,
     clients: Clients | None = None,
 ) -> tuple[Verdict, Successor | None]:
     """Run one attempt of a job to its end, and report how it went.
 
     Args:
-        may_follow: Whether another attempt may follow if this one fails.
+        restarts_left: How many restarts of --max-restarts are left.
         clients: The clients that the job had before, if it has served any.
 
     Raises:
@@ -96,7 +100,7 @@ def run_attempt(
         raise HostUnreachableError(str(error)) from error
     context.recorder.begin_attempt(plan)
     mpirun.start()
-    attempt = _RunningAttempt(job, plan, context, mpirun, links, may_follow=may_follow)
+    attempt = _RunningAttempt(job, plan, context, mpirun, links, restarts_left)
     return attempt.run(clients or Clients(plan.request.identity), memory_before)
 
 
@@ -124,11 +128,11 @@ class _RunningAttempt:
         context: RunContext,
         mpirun: MpirunProcess,
         hosts: Sequence[HostLink],
-        *,
-        may_follow: bool,
+        restarts_left: int,
     ) -> None:
+        job = replace(job, restarts_left=restarts_left)
         self._job, self._plan, self._context = job, plan, context
-        self._mpirun, self._hosts, self._may_follow = mpirun, hosts, may_follow
+        self._mpirun, self._hosts = mpirun, hosts
         settings, environ = context.settings, context.caller_environ
         self._progress = Progress(len(job.specs), time.monotonic())
         self._router = make_router(
@@ -153,7 +157,13 @@ class _RunningAttempt:
         tap = OutputTap()
         clients.show(AttemptView(self._plan, tap.last_line), tap)
         supervisor = Supervisor(
-            self._job, self._mpirun, self._hosts, self._router, self._listen, clients
+            self._job,
+            self._mpirun,
+            self._hosts,
+            self._router,
+            self._listen,
+            clients,
+            self._environs,
         )
         supervisor.start()
         try:
@@ -172,6 +182,7 @@ class _RunningAttempt:
                 clients=clients,
                 lost_hosts=frozenset(event.host for event in lost),
                 may_run=any(event.may_run for event in lost),
+                num_restarts=end.state.membership.num_restarts,
             )
         if self._next_guard is not None:
             # The router has written its last.
@@ -211,14 +222,23 @@ class _RunningAttempt:
         for listen in self._listeners:
             listen(event)
 
+    def _environs(self, new: BeginGeneration) -> Mapping[int, Mapping[str, str | None]]:
+        """Return the variables of each member of a generation."""
+        links_port, store_port = new.ports[new.members[0]]
+        attempt = new_generation(self._plan.attempt, links_port, store_port)
+        variables = generation_variables(self._plan, new.members, attempt)
+        more = {env.ENDED_INSTANCES: self._job.ended_file(new.generation)}
+        pairs = zip(new.members, variables, strict=True)
+        return {member: {**own, **more} for member, own in pairs}
+
     def _before_end(self, end: AttemptEnd) -> None:
         """Start the guard of the next attempt, if one follows, and collect the trace.
 
         All instances and mpirun have ended. The next guard takes over the shared
         resources before this guard undoes the rest.
         """
-        may_restart_now = self._may_follow and may_restart(end)
-        if may_restart_now and self._judge(end).has_failed:
+        has_restarts = end.state.membership.restarts_left > 0
+        if has_restarts and may_restart(end) and self._judge(end).has_failed:
             try:
                 # It gets the limit that the first guard got.
                 with caller_limits(self._job.descriptor_limits):

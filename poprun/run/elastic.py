@@ -65,6 +65,11 @@ class ElasticHosts:
         self._say(members, bounds, failures.values())
         return elastic.settings_with(settings, members, bounds)
 
+    @property
+    def least_instances(self) -> int:
+        """The smallest number of instances that the job may have."""
+        return 1 if self._bounds is None else self._bounds.least_instances
+
     def can_do_without(self, lost: Collection[str]) -> bool:
         """Return whether the hosts that were named last suffice without those lost."""
         assert self._bounds is not None
@@ -84,11 +89,15 @@ class ElasticHosts:
             return context.discover_hosts(guard)
         if named is None and (job := slurm.read_job(context.environ)) is not None:
             named = job.nodes
+        if named is None and context.settings["mpirun"] == "local":
+            # Its instances go on without lost ones also on one host.
+            named = [HostSpec(name="localhost")]
         if named is None:
             raise OptionError(
                 f"--{elastic.given_option(context.settings)} is about a job on several "
                 "hosts, but none is named. Name them with --host or --hostfile, or "
-                "give a --host-discovery-script."
+                "give a --host-discovery-script. On one host a job can be elastic "
+                "with --mpirun local."
             )
         return named
 

@@ -69,6 +69,8 @@ class Restarts:
         # The cause of each attempt so far, and the number of the next one.
         self._causes: list[str] = []
         self._number = 0
+        # How many instances were started again while others went on.
+        self._num_in_place = 0
         # Why the last attempt could not be started.
         self._refusal: PoprunError | None = None
 
@@ -88,6 +90,7 @@ class Restarts:
             last = successor
             self._causes.append(verdict.sentence)
             self._number += 1
+            self._num_in_place += last.num_restarts
             self._guard, self._clients = last.guard, last.clients
             wait = self._wait_before(last)
             if wait >= self._time_left(job):
@@ -102,13 +105,17 @@ class Restarts:
             except HostUnreachableError as error:
                 # A host that restarts takes a while: the next wait is longer.
                 self._refusal = error
-                if self._number == self._most:
+                if not self._num_left:
                     return self._end(job, error.exit_code, str(error))
                 self._log.error(str(error))
                 verdict = Verdict(exit_code=error.exit_code, sentence=str(error))
                 # The hosts that were lost may be back by then.
                 successor = replace(
-                    last, guard=self._guard, lost_hosts=frozenset(), may_run=False
+                    last,
+                    guard=self._guard,
+                    lost_hosts=frozenset(),
+                    may_run=False,
+                    num_restarts=0,
                 )
         if self._causes:
             self._causes.append(verdict.sentence)
@@ -147,10 +154,14 @@ class Restarts:
     ) -> tuple[Verdict, Successor | None]:
         if self._number:
             job = replace(job, timeout_used=time.monotonic() - self._began)
-        may_follow = self._number < self._most
-        return self._run_attempt(
-            job, guard, plan, may_follow=may_follow, clients=clients
-        )
+        left = self._num_left
+        return self._run_attempt(job, guard, plan, restarts_left=left, clients=clients)
+
+    @property
+    def _num_left(self) -> int:
+        """How many restarts are left of --max-restarts."""
+        used = self._number + self._num_in_place
+        return max(0, int(self._most) - used)
 
     def _time_left(self, job: Job) -> float:
         """Return how many seconds of --timeout are left."""
@@ -168,8 +179,8 @@ class Restarts:
     def _sleep(self, seconds: float, job: Job, *, had_lost_hosts: bool) -> None:
         """Wait, with a guard that lives all the time."""
         self._log.say(
-            f"the job will be started again in {seconds:g} s: restart {self._number} "
-            f"of at most {self._most}."
+            f"the job will be started again in {seconds:g} s: restart "
+            f"{self._number + self._num_in_place} of at most {self._most}."
         )
         self._context.recorder.wait_for_restart(seconds)
         self._show("waiting to start the job again")

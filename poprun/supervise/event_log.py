@@ -17,15 +17,17 @@ from poprun.wire.events import (
     GuardLost,
     HostLost,
     Interrupted,
+    MembersChanged,
     MpirunStarted,
     NotUndone,
     Rejected,
     Remains,
     SlurmEndsJob,
     Started,
+    StartedAgain,
     WaitsInFinalize,
 )
-from poprun.words import format_ranges
+from poprun.words import counted, format_ranges
 
 
 class EventLog:
@@ -75,6 +77,10 @@ class EventLog:
                 )
             case Interrupted(signal=number, client=client):
                 self._on_interrupt(number, client)
+            case MembersChanged():
+                self._on_members_changed(event)
+            case StartedAgain(rank=rank):
+                self._log.info(f"Instance {rank} is started again")
             case SlurmEndsJob() if not self._interrupts:
                 self._warn_once(
                     SlurmEndsJob, "Slurm is ending its job: stopping the instances."
@@ -82,6 +88,14 @@ class EventLog:
             case _:
                 self._on_mpi(event)
                 self._on_machinery(event)
+
+    def _on_members_changed(self, event: MembersChanged) -> None:
+        number = counted(len(event.members), "instance")
+        verb = "goes" if len(event.members) == 1 else "go"
+        self._log.say(
+            f"{event.why.rstrip('.')}; {number} {verb} on as generation "
+            f"{event.generation} after {event.seconds:.1f} s."
+        )
 
     def _on_started(self, event: Started) -> None:
         if not event.memory_is_bound:

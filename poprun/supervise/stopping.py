@@ -10,10 +10,12 @@ actions that come back, and calls again with a Tick when `deadline` has come.
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import inf
 
+from poprun.supervise import membership
+from poprun.supervise.membership import Answer, Membership
 from poprun.wire import protocol
 from poprun.wire.events import (
     Clean,
@@ -36,6 +38,7 @@ from poprun.wire.events import (
     SlurmEndsJob,
     StacksShown,
     Started,
+    StartedAgain,
 )
 
 # The longest grace period when mpirun, the guard or a shim has died.
@@ -139,8 +142,10 @@ class JobState:
     has_debugger: bool = False
     prompt_since: float = inf
     was_interrupted: bool = False
-    # The first instance that has failed by itself.
+    # The first instance that has failed by itself, and without which the job does not
+    # go on.
     failed: int | None = None
+    membership: Membership = field(default_factory=Membership)
 
     phase: Phase = Phase.RUNNING
     phase_ends: float = inf
@@ -164,7 +169,8 @@ class JobState:
         if self.phase is Phase.RUNNING:
             # The time in which a user types at a prompt does not count.
             due = min(self.ends_by, self.starts_by)
-            return inf if self.prompt_since < inf else due
+            due = inf if self.prompt_since < inf else due
+            return min(due, self.membership.deadline)
         if self.phase is Phase.STOPPING:
             return min(self.phase_ends, self.signals_at)
         return self.phase_ends
@@ -177,13 +183,19 @@ class JobState:
         return is_running and self.has_debugger and is_answered
 
 
-Step = tuple[JobState, list[Action]]
+Step = tuple[JobState, list[Action | Answer]]
 
 
 def decide(state: JobState, event: Event, now: float) -> Step:
     """Return how the job goes on after an event, and what to do for it."""
-    state = _note(state, event, now)
+    members, answers = membership.decide(state.membership, event, now)
+    state = _note(replace(state, membership=members), event, now)
     state, actions = _react(state, event, now)
+    if state.phase is not Phase.RUNNING and not members.is_over:
+        members, more_answers = membership.end(members)
+        state = replace(state, membership=members)
+        answers += more_answers
+    actions += answers
     if state.phase < Phase.LEAVING and _all_gone(state):
         state, more = _leave(state, now)
         actions += more
@@ -208,18 +220,25 @@ def _note(state: JobState, event: Event, now: float) -> JobState:
             return replace(state, gone=state.gone | {rank}, failed_at=now)
         case Exited(rank=rank, status=status, by_itself=by_itself):
             failed_at = now if status or not by_itself else state.failed_at
-            has_failed = by_itself and status != 0
+            has_failed = by_itself and status != 0 and not _goes_on(state)
             state = replace(state, failed_at=failed_at)
             return _note_end(state, rank, now, has_failed=has_failed)
         case FailedInFinalize(rank=rank):
             return _note_end(state, rank, now, has_failed=True)
         case HostLost(ranks=ranks):
             return replace(state, gone=state.gone.union(ranks))
+        case StartedAgain(rank=rank):
+            return replace(state, gone=state.gone - {rank})
         case MpirunExited():
             return replace(state, mpirun_ended=True)
         case DebuggerReady() | PromptShown() | PromptOver() | DebuggerInterrupted():
             return _note_debugger(state, event, now)
     return state
+
+
+def _goes_on(state: JobState) -> bool:
+    """Return whether the job goes on without the instances that are lost by now."""
+    return state.phase is Phase.RUNNING and state.membership.goes_on
 
 
 def _note_end(state: JobState, rank: int, now: float, *, has_failed: bool) -> JobState:
@@ -269,6 +288,8 @@ def _react(state: JobState, event: Event, now: float) -> Step:
             return _stop(state, cause, now, state.grace)
         case DebuggerInterrupted(rank=rank) if running:
             return state, [TellHosts(kind=protocol.INTERRUPT_INSTANCE, values=(rank,))]
+        case Refused() | ShimLost() | HostLost() if _goes_on(state):
+            return state, []
         case Refused(rank=rank) if running:
             return _stop(
                 state, Cause(reason=Reason.REFUSED, rank=rank), now, state.grace
@@ -433,7 +454,7 @@ def _all_gone(state: JobState) -> bool:
 
 def _leave(state: JobState, now: float) -> Step:
     ends = _leaves_by(state, now)
-    actions: list[Action] = [TellHosts(kind=protocol.RELEASE)]
+    actions: list[Action | Answer] = [TellHosts(kind=protocol.RELEASE)]
     if len(state.connected) < state.num_instances and not state.mpirun_ended:
         # It has not even started them all, and need not begin now.
         if state.is_in_slurm:

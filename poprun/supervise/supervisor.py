@@ -9,8 +9,10 @@ host/host_link.py names.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
+from typing import Any
 
 from poprun import early_signals
 from poprun.helpers import own_process
@@ -22,31 +24,37 @@ from poprun.output.stdin import StdinFeeder
 from poprun.output.streams import Streams
 from poprun.output.terminal import is_foreground, wait_until_readable
 from poprun.output.waiter import READ, Interest, LoopPart
-from poprun.supervise import stopping
+from poprun.supervise import membership, stopping
 from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.clients.server import Clients, Controls
 from poprun.supervise.drain import drain, reader_timeout
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stacks import Stacks
 from poprun.supervise.stopping import JobState, Phase
-from poprun.wire import protocol
+from poprun.wire import codec, protocol
 from poprun.wire.events import (
     AllMeasured,
+    CanReform,
     DebuggerInterrupted,
     DevicesLost,
     Event,
     Exited,
+    HostLost,
     Interrupted,
+    MembersChanged,
     MpirunExited,
     OutputClosed,
     PromptOver,
     PromptShown,
+    ReformAsked,
+    ReformEnded,
     Refused,
     Rejected,
     ShimLost,
     StacksAvailable,
     StacksShown,
     Started,
+    StartedAgain,
     Tick,
     TorchGroupsMade,
     UsageMeasured,
@@ -62,6 +70,12 @@ FIRST_MEASURE_S, MEASURE_INTERVAL_S = 5.0, 2.0
 # The same for torch's process groups, which do not report long waits themselves, and
 # how long the answers of other hosts may take.
 GROUPS_INTERVAL_S, ANSWERS_S = 10.0, 1.0
+# These come without end: any user can cause the first, and a program the others.
+UNCOUNTED = (Rejected, CanReform, ReformAsked, ReformEnded)
+# Returns the variables of each member of a generation.
+Environs = Callable[
+    [membership.BeginGeneration], Mapping[int, Mapping[str, str | None]]
+]
 
 
 class Supervisor:
@@ -70,6 +84,7 @@ class Supervisor:
     Args:
         hosts: Have all instances of the job among them.
         listen: Is called with each event after it has been acted on; must not wait.
+        environs: Is called for each generation of an elastic job after the first.
     """
 
     def __init__(
@@ -80,8 +95,10 @@ class Supervisor:
         router: OutputRouter,
         listen: Callable[[Event], None],
         clients: Clients,
+        environs: Environs = lambda _: {},
     ) -> None:
         self._job = job
+        self._environs = environs
         self._mpirun, self._hosts, self._clients = mpirun, hosts, clients
         # mpirun after the hosts: see its `interests`.
         devices = () if job.devices is None else (job.devices,)
@@ -97,6 +114,8 @@ class Supervisor:
         # Signals to end the job that came when it was over.
         self._is_over = False
         self._late_signals = 0
+        # The instances that are started again once their streams have ended.
+        self._to_start: list[int] = []
         # How often an interrupt has come in each of two ways.
         self._interrupts = {int(signal.SIGINT): 0, CALLER_INTERRUPT: 0}
         # When to look at what the instances do, for the status.
@@ -122,6 +141,13 @@ class Supervisor:
             start_timeout=job.start_timeout,
             is_in_slurm=job.is_in_slurm,
             debugged=job.stdin.debugged,
+            membership=membership.first_members(
+                len(job.specs),
+                refusal=job.reform_refusal,
+                least=job.least_instances,
+                restarts_left=job.restarts_left,
+                hosts=job.host_names,
+            ),
         )
         ignored = own_process.ignored_signals()
         handled = [number for number in HANDLED_SIGNALS if number not in ignored]
@@ -232,6 +258,7 @@ class Supervisor:
         self._router.tick(time.monotonic())
         if self._router.closed:
             self._emit(OutputClosed())
+        self._start_again()
         self._show_stacks()
         self._emit(Tick())
         self._streams.pause_if_little_came()
@@ -258,6 +285,8 @@ class Supervisor:
     def _emit(self, event: Event) -> None:
         if isinstance(event, StacksAvailable):
             self._stacks.answer(event.rank, list(event.pids), time.monotonic())
+        if isinstance(event, UsageMeasured):
+            event = self._with_instances(event)
         self._clients.listen(event)
         if isinstance(event, UsageMeasured):
             self._listen(event)
@@ -269,8 +298,7 @@ class Supervisor:
                 host.take_in_losses()
         self._state, actions = stopping.decide(self._state, event, time.monotonic())
         if not isinstance(event, Tick | OutputClosed):
-            # Any user can cause this one, without end.
-            if not isinstance(event, Rejected):
+            if not isinstance(event, UNCOUNTED):
                 self._events.append(event)
             if isinstance(event, TorchGroupsMade) and self._looks_at_groups_at == inf:
                 self._looks_at_groups_at = time.monotonic() + FIRST_MEASURE_S
@@ -278,7 +306,10 @@ class Supervisor:
                 self._started_ns[event.rank] = time.monotonic_ns()
             self._listen(event)
         if isinstance(event, Exited | Refused | ShimLost):
-            self._tell_hosts(protocol.NOTE_END, event.rank)
+            self._note_end(event.rank)
+        elif isinstance(event, HostLost) and not self._job.reform_refusal:
+            for rank in event.ranks:
+                self._note_end(rank)
         if isinstance(event, PromptShown | PromptOver | Exited):
             has_prompt = self._state.prompt_since < inf
             self._router.show_prompt_of(self._job.stdin.rank if has_prompt else None)
@@ -288,8 +319,37 @@ class Supervisor:
         for action in actions:
             self._act(action)
 
-    def _act(self, action: stopping.Action) -> None:
+    def _with_instances(self, usage: UsageMeasured) -> UsageMeasured:
+        """Return a measurement with instances, not with ranks in their generation."""
+        present = self._state.membership
+        if not present.generation:
+            return usage
+        missing, members = (
+            tuple(
+                present.members[rank] for rank in ranks if rank < len(present.members)
+            )
+            for ranks in (usage.missing, usage.members)
+        )
+        return replace(usage, missing=missing, members=members)
+
+    def _note_end(self, rank: int) -> None:
+        """Let all instances know that one has ended."""
+        self._tell_hosts(protocol.NOTE_END, rank)
+        present = self._state.membership
+        if present.generation and rank in present.members:
+            place = present.members.index(rank)
+            self._tell_hosts(protocol.NOTE_LEFT, present.generation, place)
+
+    def _act(self, action: stopping.Action | membership.Answer) -> None:
         match action:
+            case membership.TellMember(rank=rank, kind=kind, value=value):
+                self._tell_member(rank, kind, value)
+            case membership.BeginGeneration():
+                self._begin_generation(action)
+            case membership.StartAgain(rank=rank):
+                self._to_start.append(rank)
+            case membership.KillInstance(rank=rank):
+                self._host_of(rank).tell(protocol.KILL_INSTANCE, rank)
             case stopping.TellHosts(kind=kind, values=values):
                 self._tell_hosts(kind, *values)
             case stopping.SignalMpirun(signal=number):
@@ -300,6 +360,35 @@ class Supervisor:
                 lost = {e.rank for e in self._events if isinstance(e, ShimLost)}
                 ranks = sorted(self._state.connected - lost)
                 self._stacks.start(ranks, time.monotonic())
+
+    def _tell_member(self, rank: int, kind: int, value: Any) -> None:
+        is_sentence = kind == protocol.REFORM_REFUSED
+        content = value.encode() if is_sentence else codec.json_field(value)
+        self._host_of(rank).tell(protocol.TELL_MEMBER, rank, kind, content)
+
+    def _begin_generation(self, new: membership.BeginGeneration) -> None:
+        """Tell the members of a generation, and all others, who they are."""
+        head = {"generation": new.generation, "why": new.why}
+        for rank, environ in self._environs(new).items():
+            value = {**head, "environ": environ}
+            self._tell_member(rank, protocol.REFORMED, value)
+        changed = MembersChanged(
+            generation=new.generation,
+            members=new.members,
+            lost=new.lost,
+            added=new.added,
+            why=new.why,
+            seconds=new.seconds,
+        )
+        self._emit(changed)
+
+    def _start_again(self) -> None:
+        """Start the programs of instances again whose streams have ended."""
+        for rank in [r for r in self._to_start if not self._streams.has_open(r)]:
+            self._to_start.remove(rank)
+            if self._state.phase is Phase.RUNNING:
+                self._emit(StartedAgain(rank=rank))
+                self._host_of(rank).tell(protocol.START_AGAIN, rank)
 
     def _tell_hosts(self, kind: int, *values: int) -> None:
         for host in self._hosts:

@@ -29,7 +29,15 @@ from poprun.trace.clocks import Clock, clock_of
 from poprun.trace.record_files import ProcessRecords, lost_calls, read_process
 from poprun.trace.replaced_file import replaced_file
 from poprun.trace.timeline import InstanceLife, LaunchPhase
-from poprun.wire.events import Event, Exited, MpirunExited, MpirunStarted, Started
+from poprun.wire.events import (
+    Event,
+    Exited,
+    MembersChanged,
+    MpirunExited,
+    MpirunStarted,
+    Started,
+    StartedAgain,
+)
 from poprun.words import counted
 
 
@@ -50,6 +58,9 @@ class JobTrace:
         self._end_ns = 0
         self._phases: list[LaunchPhase] = []
         self._mpirun: list[LaunchPhase] = []
+        self._generations: list[LaunchPhase] = []
+        # The lives before those of instances that were started again, by attempt.
+        self._earlier_lives: list[tuple[int, int, InstanceLife]] = []
         # By attempt and rank.
         self._lives: dict[tuple[int, int], InstanceLife] = {}
         self._attempt = 0
@@ -98,10 +109,22 @@ class JobTrace:
                 end = f"exit code {exit_code(event.status)}"
                 life = replace(started, ended_ns=event.at_ns, end=end)
                 self._lives[attempt, rank] = life
+            case StartedAgain(rank=rank) if (attempt, rank) in self._lives:
+                life = self._lives.pop((attempt, rank))
+                self._earlier_lives.append((attempt, rank, life))
+            case MembersChanged(generation=number, why=why):
+                self._end_generation(now)
+                name = f"generation {number}: {why}"
+                self._generations.append(LaunchPhase(name=name, began_ns=now))
             case MpirunStarted():
                 self._mpirun.append(LaunchPhase(name="mpirun", began_ns=now))
             case MpirunExited() if self._mpirun:
                 self._mpirun[-1] = replace(self._mpirun[-1], ended_ns=now)
+                self._end_generation(now)
+
+    def _end_generation(self, now: int) -> None:
+        if self._generations and not self._generations[-1].ended_ns:
+            self._generations[-1] = replace(self._generations[-1], ended_ns=now)
 
     def add_piece(self, host: str, name: str, piece: bytes) -> None:
         """Append to a file of records."""
@@ -167,8 +190,8 @@ class JobTrace:
             self._begin_ns,
             self._end_ns or time.monotonic_ns(),
             self._phases,
-            self._mpirun,
-            self._lives,
+            [*self._mpirun, *self._generations],
+            [*self._earlier_lives, *((*key, own) for key, own in self._lives.items())],
             list(self._processes()),
         )
         with replaced_file(self._path) as file:

@@ -4,7 +4,7 @@ Each process is a row, and in it each group and each thread with spans is a line
 the events are complete, all times are in ns on poprun's clock.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, NamedTuple
@@ -75,8 +75,8 @@ class Part(NamedTuple):
         return GROUPS + self.call.group
 
 
-# By attempt and rank.
-Lives = Mapping[tuple[int, int], InstanceLife]
+# Each with its attempt and rank.
+Lives = Sequence[tuple[int, int, InstanceLife]]
 # The title, the group and the parts of a call.
 CallParts = tuple[str, RecordedGroup, list[Part]]
 
@@ -129,7 +129,7 @@ def _launcher(
 
 
 def _lives(lives: Lives, end_ns: int) -> Iterator[Event]:
-    for (attempt, rank), life in lives.items():
+    for attempt, rank, life in lives:
         row = row_of(rank)
         yield from _name_row(row, _title(rank, life.host, life.pid), rank)
         yield _name_line(row, LIFE, "life")

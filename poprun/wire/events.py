@@ -143,6 +143,30 @@ class NotUndone(HostEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartedAgain(Event):
+    """The program of an instance that was lost is being started again."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembersChanged(Event):
+    """The instances have re-formed.
+
+    members: The instances of the new generation; lost and added: what has changed.
+    why: A sentence.
+    seconds: The time from the first loss, or from the first request, to the generation.
+    """
+
+    generation: int
+    members: tuple[int, ...]
+    lost: tuple[int, ...]
+    added: tuple[int, ...]
+    why: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DevicesLost(Event):
     """The job does not hold its IPUs any more: a sentence about it."""
 
@@ -198,6 +222,30 @@ class TorchGroupsMade(InstanceEvent):
     """A process of an instance has made process groups of torch.distributed."""
 
     __slots__ = ()
+
+
+class CanReform(InstanceEvent):
+    """A process of an instance can form its groups anew without lost instances."""
+
+    __slots__ = ()
+
+
+class ReformEnded(InstanceEvent):
+    """The process that can re-form has ended, and perhaps the instance with it."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReformAsked(InstanceEvent):
+    """An instance leaves a generation, and waits for the next one.
+
+    links_port, store_port: TCP ports that no process of its host listens on.
+    """
+
+    generation: int
+    links_port: int
+    store_port: int
 
 
 class DebuggerReady(InstanceEvent):

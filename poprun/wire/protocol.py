@@ -105,6 +105,12 @@ TORCH_GROUPS = _kind(45, "iti")  # version, key, rank
 # the process ends, and the process is attached for so long.
 # version, key, index of the instance, how many IPUs its device must have
 ATTACH = _kind(42, "itii")
+# From popdist in an instance that can go on without others: popdist/elastic writes it.
+# The connection stays until the process ends.
+ELASTIC = _kind(46, "iti")  # version, key, index of the instance
+# From the same, later: the generation that it leaves, and two TCP ports that no process
+# of its host listens on: for links between hosts, and for the store of torch.
+REFORM = _kind(47, "iii")
 
 # From a remote shell of mpirun's to poprun: helpers/remote_shell.py.
 REMOTE_SHELL = _kind(43, "ittt")  # version, key, host, command
@@ -136,6 +142,10 @@ JOB_ENDED = 106  # JSON
 # From poprun to popdist.
 ATTACHED = 60  # id of the device
 NOT_ATTACHED = 61  # a sentence: why not
+ELASTIC_KNOWN = 63  # JSON: the generation, and why the job cannot re-form or ""
+MEMBERS_CHANGE = 64  # JSON: the kind of change, "lost" or "added", and why
+REFORMED = 65  # JSON: the generation, why, and environ: variables, null to unset one
+REFORM_REFUSED = 66  # a sentence: why
 
 # From poprun to the debugger of an instance: it has taken a message in.
 DEBUGGER_KNOWN = 62
@@ -167,6 +177,12 @@ END_COMMAND = _kind(131, "i")  # number: mpirun has ended it
 # rank, pid, why that process is not attached to the device of the instance, "" if it is
 DEVICE_ANSWER = _kind(132, "iis")
 READ_CLOCK = _kind(133, "n")  # poprun's clock in ns, which comes back in CLOCK
+# rank, ELASTIC_KNOWN or one that follows it, its field: for the process of that
+# instance that can re-form
+TELL_MEMBER = _kind(134, "iit")
+START_AGAIN = _kind(135, "i")  # rank of an instance that has ended, and its streams too
+KILL_INSTANCE = _kind(136, "i")  # rank: KILL for its shim
+NOTE_LEFT = _kind(137, "ii")  # a generation, the rank in it of a member that has ended
 
 # Sent by poprun and by an agent when there has been nothing else for a while.
 ALIVE = _kind(140, "")

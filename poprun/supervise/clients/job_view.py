@@ -16,9 +16,11 @@ from poprun.wire.events import (
     Event,
     Exited,
     HostLost,
+    MembersChanged,
     Refused,
     ShimLost,
     Started,
+    StartedAgain,
     UsageMeasured,
 )
 from poprun.words import json_text
@@ -70,6 +72,8 @@ class JobView:
             "num_instances": 0,
             "num_running": 0,
             "num_ended": 0,
+            "generation": 0,
+            "changed": "",
             "num_replicas": 0,
             "num_ipus": 0,
             "partition": None,
@@ -133,6 +137,9 @@ class AttemptView(JobView):
         self._last_line = last_line
         self._instances = [_InstanceState() for _ in plan.assignments]
         self._group_calls = GroupCalls()
+        # By instance: its rank in the last generation that it belonged to.
+        self._ranks = {rank: rank for rank in range(len(plan.assignments))}
+        self._members: Sequence[int] = range(len(plan.assignments))
 
     def listen(self, event: Event) -> None:
         now = time.monotonic()
@@ -148,6 +155,15 @@ class AttemptView(JobView):
             case HostLost(ranks=ranks):
                 for rank in ranks:
                     self._end(rank, now)
+            case StartedAgain(rank=rank):
+                self._instances[rank] = _InstanceState()
+            case MembersChanged():
+                self._members = event.members
+                self._ranks |= {rank: i for i, rank in enumerate(event.members)}
+                self.fields["generation"] = event.generation
+                self.fields["changed"] = event.why
+                local = self._plan.topology.local_replicas
+                self.fields["num_replicas"] = local * len(event.members)
             case UsageMeasured(rank=rank):
                 self._instances[rank].usage = event
                 self._group_calls.note(event)
@@ -172,7 +188,7 @@ class AttemptView(JobView):
 
     def _describe_instance(self, rank: int) -> dict[str, Any]:
         instance, plan = self._instances[rank], self._plan
-        replicas = plan.topology.replicas_of(rank)
+        place, local = self._ranks[rank], plan.topology.local_replicas
         usage = None
         if instance.phase == "running" and instance.usage is not None:
             usage = self._group_calls.complete(instance.usage)
@@ -189,8 +205,9 @@ class AttemptView(JobView):
             "phase": instance.phase,
             "elapsed": elapsed,
             "exit_code": instance.exit_code,
-            "first_replica": replicas.start,
-            "num_replicas": len(replicas),
+            "rank": place if rank in self._members else None,
+            "first_replica": place * local,
+            "num_replicas": local,
             "num_ipus": plan.topology.ipus_per_instance if plan.partition else 0,
             "cpu_seconds": usage.cpu_s if usage else None,
             "memory_kib": usage.memory_kib if usage else None,

@@ -30,11 +30,14 @@ HEAD = {"time": "2026-01-02T03:04:05.000006Z", "elapsed_s": 1.5, "attempt": 0}
 NOT_IN_EVENTS = {
     job_events.AcceptFailed,
     job_events.AllMeasured,
+    job_events.CanReform,
     job_events.DebuggerInterrupted,
     job_events.DebuggerReady,
     job_events.OutputClosed,
     job_events.PromptOver,
     job_events.PromptShown,
+    job_events.ReformAsked,
+    job_events.ReformEnded,
     job_events.Rejected,
     job_events.StacksAvailable,
     job_events.Tick,
@@ -74,6 +77,15 @@ EVENTS = [
     job_events.Interrupted(signal=signal.SIGINT),
     job_events.SlurmEndsJob(),
     job_events.StacksShown(),
+    job_events.StartedAgain(rank=1),
+    job_events.MembersChanged(
+        generation=1,
+        members=(0, 2),
+        lost=(1,),
+        added=(),
+        why="Instance 1 was killed by SIGKILL.",
+        seconds=0.5,
+    ),
 ]
 
 

@@ -110,11 +110,11 @@ class Played:
         guard: Guard,
         plan: Any,
         *,
-        may_follow: bool,
+        restarts_left: int,
         clients: PlayedClients | None,
     ) -> End:
         assert (guard, plan) == (GUARD, "plan")
-        self.calls.append("last" if not may_follow else "run")
+        self.calls.append("run" if restarts_left else "last")
         end = self.ends.pop(0)
         if isinstance(end, Exception):
             raise end

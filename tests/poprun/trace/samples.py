@@ -69,8 +69,8 @@ def process(rank: int, clock: Clock | None = None, **others: object) -> ProcessR
 
 def events(processes: list[ProcessRecords] | None = None) -> list[Event]:
     begin = BEGIN + 10 * MS
-    lives = {
-        (0, r): InstanceLife(
+    lives = [
+        InstanceLife(
             pid=100 + r,
             host="here",
             began_ns=begin,
@@ -78,11 +78,12 @@ def events(processes: list[ProcessRecords] | None = None) -> list[Event]:
             end="exit code 0",
         )
         for r in range(3)
-    }
+    ]
     phases = [LaunchPhase(name="start", began_ns=BEGIN, ended_ns=BEGIN + 10 * MS)]
     mpirun = [LaunchPhase(name="mpirun", began_ns=BEGIN, ended_ns=BEGIN + 710 * MS)]
     shown = [process(rank) for rank in range(3)] if processes is None else processes
-    return list(timeline(BEGIN, 0, phases, mpirun, lives, shown))
+    of_ranks = [(0, rank, life) for rank, life in enumerate(lives)]
+    return list(timeline(BEGIN, 0, phases, mpirun, of_ranks, shown))
 
 
 def document(some: list[Event] | None = None) -> dict[str, object]:

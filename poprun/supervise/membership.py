@@ -1,0 +1,379 @@
+"""The members of a job that goes on without lost instances. Pure.
+
+    (membership, event, now) -> (membership, answers)
+
+The members form a generation, from 0 on. When instances are lost, the others leave it:
+each asks for the next generation, and all get it once no living member is missing. An
+instance that is started again has no part in a generation until it asks for one, and
+the members are told then.
+
+`rank` in events is the number of an instance in the attempt. Its rank in a generation
+is its position among the members.
+"""
+
+import os
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+from poprun.helpers.processes import signal_name
+from poprun.plan.values import NOT_ELASTIC
+from poprun.wire import protocol
+from poprun.wire.events import (
+    CanReform,
+    Clean,
+    Event,
+    Exited,
+    HostLost,
+    ReformAsked,
+    ReformEnded,
+    Refused,
+    ShimLost,
+)
+from poprun.words import counted, describe_instances
+
+ENDING = "The job is ending, so its instances cannot re-form."
+LOST, ADDED = "lost", "added"
+# The wait before an instance is started again for the second time; it doubles from
+# then on. The first time there is none.
+SECOND_START_S, LONGEST_WAIT_S = 1.0, 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """An event after which instances are not there any more, in a generation."""
+
+    event: Event
+    generation: int
+    at: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellMember:
+    """Send a message to the process of an instance that can re-form."""
+
+    rank: int
+    kind: int
+    # A sentence, or a value for JSON.
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginGeneration:
+    """Send each member its variables in a new generation.
+
+    Attributes:
+        ports: The TCP ports that each of them has found.
+        lost, added, seconds: See MembersChanged.
+    """
+
+    generation: int
+    members: tuple[int, ...]
+    ports: Mapping[int, tuple[int, int]]
+    why: str
+    lost: tuple[int, ...]
+    added: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartAgain:
+    """Start the program of an instance that has ended again."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillInstance:
+    rank: int
+
+
+Answer = TellMember | BeginGeneration | StartAgain | KillInstance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Who belongs to a job, who lives, and who waits for the next generation."""
+
+    # Why the job stops when an instance is lost; "" if it can go on.
+    refusal: str = NOT_ELASTIC
+    # The smallest number of members.
+    least: int = 1
+    # How many more times an instance may be started again, and how many have been.
+    restarts_left: int = 0
+    num_restarts: int = 0
+    # The host of each instance; nothing in a job on one host.
+    hosts: Sequence[str] = ()
+    generation: int = 0
+    members: tuple[int, ...] = ()
+    # The instances whose programs may run: members, and those started again.
+    living: Set[int] = frozenset()
+    # Those that were started again, and belong to no generation yet.
+    newcomers: Set[int] = frozenset()
+    # Those with a process that can re-form.
+    able: Set[int] = frozenset()
+    # The requests for the next generation, and the time of the first of them.
+    asked: Mapping[int, ReformAsked] = field(default_factory=dict)
+    asked_at: float = inf
+    # Whether a member has ended with exit code 0: the job comes to its end.
+    is_finishing: bool = False
+    # Whether the job stops.
+    is_over: bool = False
+    losses: Sequence[Loss] = ()
+    # When lost instances are started again: inf while something of them is left.
+    starts: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def living_members(self) -> list[int]:
+        present = self.living - self.newcomers
+        return [rank for rank in self.members if rank in present]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the job goes on without the instances that are lost."""
+        left = self.living_members
+        can_reform = not self.refusal and bool(left) and self.able >= set(left)
+        return can_reform and len(self.living) >= self.least
+
+    @property
+    def deadline(self) -> float:
+        """When an instance is to be started again."""
+        return min(self.starts.values(), default=inf)
+
+    @property
+    def present_losses(self) -> list[Loss]:
+        """The losses since the present generation began."""
+        return [loss for loss in self.losses if loss.generation == self.generation]
+
+    def survived(self, *, was_stopped: bool) -> list[Event]:
+        """Return the events that count as no failure of the job.
+
+        Args:
+            was_stopped: Whether the job was stopped: by the present losses, perhaps.
+        """
+        present = self.present_losses if was_stopped else []
+        return [loss.event for loss in self.losses if loss not in present]
+
+
+Step = tuple[Membership, list[Answer]]
+
+
+def first_members(num_instances: int, **settings: Any) -> Membership:
+    """Return the membership of an attempt that is about to start."""
+    ranks = tuple(range(num_instances))
+    return Membership(members=ranks, living=frozenset(ranks), **settings)
+
+
+def decide(state: Membership, event: Event, now: float) -> Step:
+    """Return the membership after an event, and what to do for it."""
+    match event:
+        case CanReform(rank=rank) if rank in state.living:
+            refusal = state.refusal or (ENDING if state.is_over else "")
+            value = {"generation": state.generation, "refusal": refusal}
+            answer = TellMember(rank=rank, kind=protocol.ELASTIC_KNOWN, value=value)
+            return replace(state, able=state.able | {rank}), [answer]
+        case ReformAsked() if event.rank in state.living:
+            return _ask(state, event, now)
+        case ReformEnded(rank=rank):
+            # It has not left the job until its instance has.
+            return replace(state, asked=_without(state.asked, {rank})), []
+    if state.refusal or state.is_over:
+        return state, []
+    match event:
+        case Exited(rank=rank, status=0) if rank in state.living:
+            # It may be one that was started again: the members are asked then.
+            state = replace(state, is_finishing=True, starts={})
+            return _advance(_without_ranks(state, {rank}), now)
+        case Exited(rank=rank, status=status) if status:
+            return _lose(state, event, {rank}, now)
+        case ShimLost(rank=rank) | Refused(rank=rank):
+            return _lose(state, event, {rank}, now)
+        case HostLost(ranks=ranks):
+            return _lose(state, event, set(ranks), now)
+        case Clean(rank=rank) if rank in state.starts:
+            return _start_due(_schedule(state, rank, now), now)
+    return _start_due(state, now)
+
+
+def end(state: Membership) -> Step:
+    """Return the membership of a job that stops, and the answers to who waits."""
+    state, answers = _refuse_all(state, ENDING)
+    return replace(state, is_over=True, starts={}), answers
+
+
+def _ask(state: Membership, event: ReformAsked, now: float) -> Step:
+    rank = event.rank
+    refusal = state.refusal or (ENDING if state.is_over else "")
+    if event.generation != state.generation:
+        refusal = refusal or (
+            f"Instance {rank} leaves generation {event.generation}, but the present "
+            f"one is {state.generation}."
+        )
+    if refusal:
+        return state, [_refusal(rank, refusal)]
+    asked_at = min(state.asked_at, now) if state.asked else now
+    state = replace(state, asked={**state.asked, rank: event}, asked_at=asked_at)
+    answers: list[Answer] = []
+    if rank in state.newcomers:
+        why = f"instance {rank}{_on(state, rank)} was started again"
+        answers = _tell_members(state, ADDED, why)
+    state, more = _advance(state, now)
+    return state, answers + more
+
+
+def _lose(state: Membership, event: Event, ranks: set[int], now: float) -> Step:
+    lost = ranks & state.living
+    why = _describe(state, event)
+    loss = Loss(event=event, generation=state.generation, at=now, why=why)
+    starts = dict(state.starts)
+    if not isinstance(event, Exited):
+        # There is no supervisor that could start them.
+        starts = _without(starts, ranks)
+    state = _without_ranks(state, ranks)
+    state = replace(state, losses=[*state.losses, loss], starts=starts)
+    if not lost or not state.goes_on:
+        return state, []
+    may_start = len(state.starts) < state.restarts_left and not state.is_finishing
+    if isinstance(event, Exited) and may_start:
+        state = replace(state, starts={**state.starts, event.rank: inf})
+    answers = _tell_members(state, LOST, why)
+    state, more = _advance(state, now)
+    return state, answers + more
+
+
+def _without_ranks(state: Membership, ranks: set[int]) -> Membership:
+    return replace(
+        state,
+        living=state.living - ranks,
+        newcomers=state.newcomers - ranks,
+        able=state.able - ranks,
+        asked=_without(state.asked, ranks),
+    )
+
+
+def _tell_members(state: Membership, kind: str, why: str) -> list[Answer]:
+    """Return the message about a change for each member that does not know of it."""
+    value = {"kind": kind, "why": why}
+    ranks = [
+        r for r in state.living_members if r in state.able and r not in state.asked
+    ]
+    change = protocol.MEMBERS_CHANGE
+    return [TellMember(rank=rank, kind=change, value=value) for rank in ranks]
+
+
+def _advance(state: Membership, now: float) -> Step:
+    """Begin the next generation if no living member is missing."""
+    left = state.living_members
+    if not left:
+        # Those that were started again have nobody to get the state of the job from.
+        state, answers = _refuse_all(state, ENDING)
+        kills = [KillInstance(rank=rank) for rank in sorted(state.living)]
+        nobody: Set[int] = frozenset()
+        return replace(state, living=nobody, newcomers=nobody), [*answers, *kills]
+    if not state.asked or not state.asked.keys() >= set(left):
+        return state, []
+    if len(state.asked) < state.least:
+        if len(state.living) >= state.least:
+            return state, []  # others have been started again
+        sentence = (
+            f"Only {counted(len(state.living), 'instance')} of the job "
+            f"{'is' if len(state.living) == 1 else 'are'} left, but --min-instances is "
+            f"{state.least}."
+        )
+        return _refuse_all(state, sentence)
+    return _begin(state, tuple(sorted(state.asked)), now)
+
+
+def _begin(state: Membership, members: tuple[int, ...], now: float) -> Step:
+    losses = state.present_losses
+    added = tuple(rank for rank in members if rank in state.newcomers)
+    stayed = {*members} - {*added}
+    reasons = [loss.why for loss in losses]
+    if added:
+        verb = "was" if len(added) == 1 else "were"
+        reasons.append(f"{describe_instances(added)} {verb} started again")
+    began = min([loss.at for loss in losses], default=state.asked_at)
+    answer = BeginGeneration(
+        generation=state.generation + 1,
+        members=members,
+        ports={r: (a.links_port, a.store_port) for r, a in state.asked.items()},
+        why=_sentence("; ".join(reasons) or "the program has asked for it"),
+        lost=tuple(rank for rank in state.members if rank not in stayed),
+        added=added,
+        seconds=now - began,
+    )
+    state = replace(
+        state,
+        generation=answer.generation,
+        members=members,
+        newcomers=state.newcomers - {*added},
+        asked={},
+        asked_at=inf,
+    )
+    return state, [answer]
+
+
+def _schedule(state: Membership, rank: int, now: float) -> Membership:
+    """Choose when an instance is started of which nothing is left."""
+    ends = [loss.event for loss in state.losses if isinstance(loss.event, Exited)]
+    before = sum(event.rank == rank for event in ends) - 1
+    wait = min(SECOND_START_S * 2.0 ** (before - 1), LONGEST_WAIT_S) if before else 0.0
+    return replace(state, starts={**state.starts, rank: now + wait})
+
+
+def _start_due(state: Membership, now: float) -> Step:
+    due = {rank for rank, at in state.starts.items() if at <= now}
+    if not due:
+        return state, []
+    state = replace(
+        state,
+        starts=_without(state.starts, due),
+        living=state.living | due,
+        newcomers=state.newcomers | due,
+        restarts_left=state.restarts_left - len(due),
+        num_restarts=state.num_restarts + len(due),
+    )
+    return state, [StartAgain(rank=rank) for rank in sorted(due)]
+
+
+def _refuse_all(state: Membership, sentence: str) -> Step:
+    refusals: list[Answer] = [_refusal(rank, sentence) for rank in state.asked]
+    return replace(state, asked={}, asked_at=inf), refusals
+
+
+def _refusal(rank: int, sentence: str) -> TellMember:
+    return TellMember(rank=rank, kind=protocol.REFORM_REFUSED, value=sentence)
+
+
+def _describe(state: Membership, event: Event) -> str:
+    """Return what has happened, as a part of a sentence."""
+    match event:
+        case Exited(rank=rank, status=status) if os.WIFSIGNALED(status):
+            name = signal_name(os.WTERMSIG(status))
+            return f"instance {rank}{_on(state, rank)} was killed by {name}"
+        case Exited(rank=rank, status=status):
+            code = os.WEXITSTATUS(status)
+            return f"instance {rank}{_on(state, rank)} exited with code {code}"
+        case ShimLost(rank=rank):
+            return f"the supervisor of instance {rank}{_on(state, rank)} was killed"
+        case Refused(rank=rank):
+            return f"instance {rank}{_on(state, rank)} could not be started again"
+        case HostLost(host=host, ranks=ranks) if ranks:
+            return f"the host {host} was lost with {describe_instances(ranks)}"
+        case HostLost(host=host):
+            return f"the host {host} was lost"
+    raise TypeError(event)
+
+
+def _on(state: Membership, rank: int) -> str:
+    return f" ({state.hosts[rank]})" if rank < len(state.hosts) else ""
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def _without(values: Mapping[int, Any], ranks: Set[int]) -> dict[int, Any]:
+    return {rank: value for rank, value in values.items() if rank not in ranks}

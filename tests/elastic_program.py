@@ -1,0 +1,150 @@
+"""An instance of an elastic job that speaks the messages itself, without popdist.
+
+    elastic_program.py FOLDER STEPS SECONDS
+
+It makes so many steps, each of so many seconds. A step is a line in a file of the
+generation and the step, and it is over when there is one of each member. A member that
+is missing is lost: its process has ended, or it says that it has left.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+ELASTIC, REFORM = 46, 47
+KNOWN, CHANGE, REFORMED, REFUSED = 63, 64, 65, 66
+
+
+def pack(kind: int, *fields: bytes) -> bytes:
+    body = bytes([kind]) + b"".join(len(f).to_bytes(4, "big") + f for f in fields)
+    return len(body).to_bytes(4, "big") + body
+
+
+class Poprun:
+    """The connection to poprun."""
+
+    def __init__(self, index: int) -> None:
+        name, _, key = os.environ["POPDIST_CONTROL"].partition("/")
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(f"\0{name[1:]}")
+        self.buffer = b""
+        self.sock.sendall(pack(ELASTIC, b"1", key.encode(), b"%d" % index))
+        self.changes: list[str] = []
+        kind, field = self.receive()
+        assert kind == KNOWN, kind
+        self.known = json.loads(field)
+
+    def receive(self) -> tuple[int, bytes]:
+        """Return the next message that is no change of the members."""
+        while True:
+            while (message := self.take()) is None:
+                data = self.sock.recv(65536)
+                if not data:
+                    sys.exit("poprun has closed the connection")
+                self.buffer += data
+            if message[0] != CHANGE:
+                return message
+            self.changes.append(json.loads(message[1])["kind"])
+
+    def take(self) -> tuple[int, bytes] | None:
+        length = int.from_bytes(self.buffer[:4], "big")
+        if len(self.buffer) < 4 or len(self.buffer) < 4 + length:
+            return None
+        body, self.buffer = self.buffer[4 : 4 + length], self.buffer[4 + length :]
+        return body[0], body[5:]
+
+    def look(self) -> list[str]:
+        """Return the changes that have come, without waiting."""
+        self.sock.setblocking(False)
+        with suppress(BlockingIOError):
+            self.buffer += self.sock.recv(65536)
+        self.sock.setblocking(True)
+        while message := self.take():
+            assert message[0] == CHANGE, message
+            self.changes.append(json.loads(message[1])["kind"])
+        return self.changes
+
+    def reform(self, generation: int) -> int:
+        """Wait for the next generation, and return its number."""
+        ports = (b"%d" % free_port() for _ in range(2))
+        self.sock.sendall(pack(REFORM, b"%d" % generation, *ports))
+        self.changes.clear()
+        kind, field = self.receive()
+        if kind == REFUSED:
+            sys.exit(f"refused: {field.decode()}")
+        assert kind == REFORMED, kind
+        value = json.loads(field)
+        for name, text in value["environ"].items():
+            if text is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = text
+        number: int = value["generation"]
+        return number
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def ended() -> set[int]:
+    """Return the ranks of this generation that have ended."""
+    path = Path(os.environ["POPDIST_ENDED_INSTANCES"])
+    return set(map(int, path.read_text().split())) if path.exists() else set()
+
+
+def step(folder: Path, generation: int, number: int, poprun: Poprun) -> bool:
+    """Make a step, and return whether all members were there."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    mark = f"{generation}-{number}"
+    (folder / f"{mark}-{rank}").touch()
+    while True:
+        if all((folder / f"{mark}-{r}").exists() for r in range(size)):
+            return True
+        if ended():
+            return False
+        time.sleep(0.005)
+
+
+def main() -> None:
+    folder, steps, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    joins = os.environ.get("POPDIST_ELASTIC_JOINS") == "1"
+    index = int(os.environ["RANK"])
+    poprun = Poprun(index)
+    if poprun.known["refusal"]:
+        sys.exit(poprun.known["refusal"])
+    generation: int = poprun.known["generation"]
+    if joins:
+        generation = poprun.reform(generation)
+    (folder / f"pid-{index}").write_text(str(os.getpid()))
+    counter = folder / "steps"
+    while True:
+        # The state of the job: what all have reached.
+        number = int(counter.read_text()) if counter.exists() else 0
+        if number >= steps:
+            break
+        time.sleep(seconds)
+        if "added" in poprun.look() or not step(folder, generation, number, poprun):
+            generation = poprun.reform(generation)
+            continue
+        if os.environ["RANK"] == "0":
+            draft = folder / f"draft-{index}"
+            draft.write_text(str(number + 1))
+            draft.rename(counter)
+        while int(counter.read_text() if counter.exists() else 0) <= number:
+            if ended():
+                break
+            time.sleep(0.005)
+    names = "RANK", "WORLD_SIZE", "POPDIST_NUM_TOTAL_REPLICAS", "LOCAL_WORLD_SIZE"
+    words = " ".join(os.environ[name] for name in names)
+    print(f"index {index} generation {generation}: {words}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
