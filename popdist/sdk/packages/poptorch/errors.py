@@ -51,6 +51,12 @@ def require(holds: object, message: str) -> None:
         raise AssertionError(message)
 
 
+def require_value(holds: object, message: str) -> None:
+    """Raise a ValueError with the message, unless `holds` is true."""
+    if not holds:
+        raise ValueError(message)
+
+
 def require_type(name: str, value: object, kind: type) -> None:
     """Raise an AssertionError unless an argument is of a type of Python's."""
     article = "an" if kind is int else "a"

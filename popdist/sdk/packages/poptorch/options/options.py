@@ -12,25 +12,40 @@ from .._logging import logger, warn_deprecated
 from ..enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
 from ..errors import require, require_poptorch, require_type
 from . import strategies
-from .device_options import _DeviceOptions
-from .distributed_options import _DistributedOptions
-from .jit_options import _JitOptions
-from .location_options import TensorLocationSettings, _TensorLocationOptions
-from .option_values import OptionValues
+from .option_groups import (
+    TensorLocationSettings,
+    _DistributedOptions,
+    _JitOptions,
+    _PrecisionOptions,
+    _TensorLocationOptions,
+    _TrainingOptions,
+)
+from .option_values import Freezable, OptionValues
 from .popart_options import _PopartOptions
-from .precision_options import _PrecisionOptions
-from .report_options import _ReportOptions
 from .sources import set_from_file, set_from_json
 from .strategies import PipelinedExecution, _IExecutionStrategy
-from .training_options import _TrainingOptions
+
+SYNTHETIC_DATA_OFF, SYNTHETIC_DATA_RANDOM = 0, 2
 
 
-class Options(_DeviceOptions, _ReportOptions):
+class Options(OptionValues):
     """How a model is run: each method sets an option and returns the options.
 
     Options that only matter on an IPU are checked and recorded: A method that begins
     with "Record" has no effect on a CPU.
     """
+
+    # Where tensors are stored.
+    TensorLocations: _TensorLocationOptions
+    # This process among the processes that train together.
+    Distributed: _DistributedOptions
+    # How a model becomes a graph.
+    Jit: _JitOptions
+    # The operations in float16 and in float32.
+    Precision: _PrecisionOptions
+    # How a step of training accumulates and reduces gradients.
+    Training: _TrainingOptions
+    _Popart: _PopartOptions
 
     def __init__(self) -> None:
         super().__init__(
@@ -49,12 +64,16 @@ class Options(_DeviceOptions, _ReportOptions):
             available_memory_proportion={},
             max_repeat_logs=4,
         )
-        self._popart = _PopartOptions()
-        self._jit = _JitOptions()
-        self._precision = _PrecisionOptions(self._popart)
-        self._training = _TrainingOptions(self._popart)
-        self._distributed = _DistributedOptions()
-        self._tensor_locations = _TensorLocationOptions()
+        popart = _PopartOptions()
+        # Not by __setattr__, which takes options alone.
+        self.__dict__.update(
+            Distributed=_DistributedOptions(),
+            Jit=_JitOptions(trace_model=True),
+            Precision=_PrecisionOptions(popart),
+            TensorLocations=_TensorLocationOptions(),
+            Training=_TrainingOptions(popart),
+            _Popart=popart,
+        )
         self._execution_strategy: _IExecutionStrategy = PipelinedExecution()
         self._source_location_excludes: list[str] = []
         self._relax_optimizer_checks = False
@@ -70,37 +89,6 @@ class Options(_DeviceOptions, _ReportOptions):
         defaults = os.environ.get("POPTORCH_DEFAULT_OPTIONS")
         if defaults:
             self.from_json(defaults)
-
-    # --- The options that are about one subject.
-
-    @property
-    def TensorLocations(self) -> _TensorLocationOptions:
-        """Where tensors are stored."""
-        return self._tensor_locations
-
-    @property
-    def Distributed(self) -> _DistributedOptions:
-        """This process among the processes that train together."""
-        return self._distributed
-
-    @property
-    def Jit(self) -> _JitOptions:
-        """How a model becomes a graph."""
-        return self._jit
-
-    @property
-    def Precision(self) -> _PrecisionOptions:
-        """The operations in float16 and in float32."""
-        return self._precision
-
-    @property
-    def Training(self) -> _TrainingOptions:
-        """How a step of training accumulates and reduces gradients."""
-        return self._training
-
-    @property
-    def _Popart(self) -> _PopartOptions:
-        return self._popart
 
     # --- How many samples a call takes, and what it returns.
 
@@ -200,6 +188,140 @@ class Options(_DeviceOptions, _ReportOptions):
         """Record which buffers may be updated from the host: here all may."""
         return self.createOrSet(updatable_named_buffers=list(buffers))
 
+    # --- The device, and how a model runs on it.
+
+    def setExecutionStrategy(self, strategy: _IExecutionStrategy) -> Self:
+        """Set the place and the order of the model's blocks."""
+        require(
+            isinstance(strategy, _IExecutionStrategy),
+            f"{strategy!r} is not an execution strategy such as "
+            "poptorch.PipelinedExecution().",
+        )
+        self._execution_strategy = strategy
+        return self
+
+    def setAvailableMemoryProportion(
+        self, available_memory_proportion: dict[str, float]
+    ) -> Self:
+        """Record which part of each IPU's memory is for temporary data."""
+        for key in available_memory_proportion:
+            require(
+                key.startswith("IPU"),
+                f"A proportion is given for {key!r}, but each needs the name of an "
+                'IPU: {"IPU0": 0.5}.',
+            )
+        proportions = {
+            int(key.removeprefix("IPU")): proportion
+            for key, proportion in available_memory_proportion.items()
+        }
+        return self.set(available_memory_proportion=proportions)
+
+    def autoRoundNumIPUs(self, auto_round_num_ipus: bool = True) -> Self:
+        """Record whether IPUs are rounded up to a power of 2."""
+        return self.set(auto_round_num_ipus=auto_round_num_ipus)
+
+    def connectionType(self, connection_type: ConnectionType) -> Self:
+        """Set when a model attaches to its device; Never: it can only be compiled."""
+        require_poptorch(connection_type, ConnectionType)
+        return self.set(connection_type=connection_type.value)
+
+    def syncPattern(self, sync_pattern: SyncPattern) -> Self:
+        """Record which IPUs synchronise with each other."""
+        require_poptorch(sync_pattern, SyncPattern)
+        return self.set(sync_pattern=sync_pattern.value)
+
+    def useIpuModel(self, use_model: bool) -> Self:
+        """Record whether a model of an IPU is used instead of a device."""
+        return self.createOrSet(use_model=use_model)
+
+    def useIpuId(self, ipu_id: int) -> Self:
+        """Record the id of the device."""
+        require_type("ipu_id", ipu_id, int)
+        return self.createOrSet(ipu_id=ipu_id)
+
+    def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
+        """Only compile, for this version of the IPU."""
+        self.connectionType(ConnectionType.Never)
+        return self.createOrSet(ipu_version=ipu_version)
+
+    def enableExecutableCaching(self, path: str | None) -> Self:
+        """Set the folder of the executable cache; None: there is none."""
+        if path is not None:
+            self._Popart.set("cachePath", path)
+        return self._set_popart("enableEngineCaching", path is not None)
+
+    def enableStableNorm(self, enabled: bool) -> Self:
+        """Record whether norms are computed in a slower and more exact way."""
+        return self._set_popart("enableStableNorm", enabled)
+
+    def enableSyntheticData(self, enabled: bool) -> Self:
+        """Record whether the device makes up its input."""
+        mode = SYNTHETIC_DATA_RANDOM if enabled else SYNTHETIC_DATA_OFF
+        return self._set_popart("syntheticDataMode", mode)
+
+    # --- Logs, progress and measurements.
+
+    def showCompilationProgressBar(self, show: bool = True) -> Self:
+        """Set whether a bar is shown while a model is compiled."""
+        self._show_compilation_progress_bar = show
+        return self
+
+    def relaxOptimizerAttributesChecks(self, relax: bool = True) -> Self:
+        """Set whether attributes that optimizers get later are logged at debug only."""
+        self._relax_optimizer_checks = relax
+        return self
+
+    def logDir(self, log_dir: str) -> Self:
+        """Record the folder of log files."""
+        return self.set(log_dir=log_dir)
+
+    def maxRepeatLogs(self, max_lines: int | None) -> Self:
+        """Record how often a line is logged at most; None: as often as it comes."""
+        self.checkIsFrozen()
+        require(
+            max_lines is None or isinstance(max_lines, int),
+            f"max_lines is {max_lines!r}, but must be an int or None.",
+        )
+        self._values["max_repeat_logs"] = max_lines
+        return self
+
+    def modelName(self, name: str) -> Self:
+        """Record the name of the model in reports."""
+        return self.createOrSet(model_name=name)
+
+    def logCycleCount(self, log_cycle_count: bool) -> Self:
+        """Set whether cycleCount() has what a call has taken."""
+        return self._set_popart("instrumentWithHardwareCycleCounter", log_cycle_count)
+
+    def enableProfiling(self, profile_dir: str | None = None) -> Self:
+        """Record a folder for the profile of the device."""
+        reports = {
+            "debug.allowOutOfMemory": "true",
+            "autoReport.directory": profile_dir or ".",
+            "autoReport.all": "true",
+        }
+        engine = self._Popart.options.get("engineOptions", {})
+        return self._set_popart("engineOptions", {**engine, **reports})
+
+    def disableModuleNamescope(self) -> Self:
+        """Record that operations are not named after their modules."""
+        self._module_namescope_enabled = False
+        return self
+
+    def sourceLocationExcludes(self, excludes: list[str]) -> Self:
+        """Record which files are not named as the place of an operation."""
+        self._source_location_excludes = list(excludes)
+        return self
+
+    def appendToLocationExcludes(self, *excludes: str) -> Self:
+        """Record more files that are not named as the place of an operation."""
+        return self.sourceLocationExcludes([*self._source_location_excludes, *excludes])
+
+    # Any: each option has another type.
+    def _set_popart(self, name: str, value: Any) -> Self:
+        self._Popart.set(name, value)
+        return self
+
     # --- Names of older releases: each warns once, and does what the new one does.
 
     def anchorMode(
@@ -213,7 +335,7 @@ class Options(_DeviceOptions, _ReportOptions):
     def Popart(self) -> _PopartOptions:
         """Options of PopART: their name in older releases."""
         warn_deprecated("Options.Popart", "Options._Popart")
-        return self._popart
+        return self._Popart
 
     # --- Options from elsewhere, and as a whole.
 
@@ -242,9 +364,9 @@ class Options(_DeviceOptions, _ReportOptions):
             "The options have no output mode. Choose one with outputMode().",
         )
         merged = self._execution_strategy.backendOptions()
-        merged.update(self._popart.options)
+        merged.update(self._Popart.options)
         merged = self.update(merged)
-        for part in (self._training, self._distributed, self._tensor_locations):
+        for part in (self.Training, self.Distributed, self.TensorLocations):
             merged = part.update(merged)
         return merged
 
@@ -255,11 +377,14 @@ class Options(_DeviceOptions, _ReportOptions):
     def _set_frozen(self, frozen: bool) -> None:
         super()._set_frozen(frozen)
         for part in self.__dict__.values():
-            if isinstance(part, OptionValues | _PopartOptions):
+            if isinstance(part, Freezable):
                 part._set_frozen(frozen)
 
     def __repr__(self) -> str:
-        parts = ("Distributed", "Jit", "Precision", "TensorLocations", "Training")
         values = [f"{name}={value!r}" for name, value in self._values.items()]
-        values += [f"{name}={getattr(self, name)!r}" for name in (*parts, "_Popart")]
+        values += [
+            f"{name}={part!r}"
+            for name, part in vars(self).items()
+            if isinstance(part, Freezable)
+        ]
         return f"{type(self).__name__}({', '.join(values)})"

@@ -1,6 +1,7 @@
 """The places and the order of a model's blocks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 from ..enums import AutoStage, Liveness
@@ -64,6 +65,9 @@ class _IExecutionStrategy:
     `auto_stage` is how other blocks get a stage; None: there may be no others.
     """
 
+    # What Options.toDict has of the strategy.
+    _backend: Mapping[str, Any]
+
     def __init__(self, stages: Sequence[Stage], auto_stage: AutoStage | None) -> None:
         self._block_map: dict[str, Stage] = {}
         self._auto_stage = auto_stage
@@ -90,6 +94,8 @@ class _IExecutionStrategy:
             f"{', '.join(self._block_map)}.",
         )
         stage = Stage(block_id)
+        # 0 is for operations before the first block.
+        stage._stage_id = 1 + len(self._block_map)
         if self._auto_stage == AutoStage.SameAsIpu:
             if ipu_id is None:
                 raise AssertionError(
@@ -98,21 +104,18 @@ class _IExecutionStrategy:
                     "AutoStage.AutoIncrement."
                 )
             stage._stage_id = ipu_id
-        else:
-            # 0 is for operations before the first block.
-            stage._stage_id = 1 + len(self._block_map)
         self._block_map[block_id] = stage
         return stage
 
     def backendOptions(self) -> dict[str, Any]:
         """Return the part of Options.toDict that is about the strategy."""
-        return {}
+        return dict(self._backend)
 
 
 class PipelinedExecution(_IExecutionStrategy):
     """All stages are executed at once, each for another micro-batch."""
 
-    _mode = 0
+    _backend = MappingProxyType({"execution_mode": 0})
 
     def __init__(self, *args: AutoStage | Stage | str | Sequence[str]) -> None:
         if len(args) == 1 and isinstance(args[0], AutoStage):
@@ -123,15 +126,11 @@ class PipelinedExecution(_IExecutionStrategy):
             stage._stage_id = index
         super().__init__(stages, None if stages else AutoStage.SameAsIpu)
 
-    def backendOptions(self) -> dict[str, Any]:
-        """Return the part of Options.toDict that is about the strategy."""
-        return {"execution_mode": self._mode}
-
 
 class ShardedExecution(PipelinedExecution):
     """The stages are executed one after another, each on its IPU."""
 
-    _mode = 1
+    _backend = MappingProxyType({"execution_mode": 1})
 
 
 def _stage(element: object) -> Stage:
@@ -151,6 +150,7 @@ class _IPhasedExecution(_IExecutionStrategy):
     """The phases are executed one after another."""
 
     _serial: bool
+    _backend: dict[str, Any]
 
     def __init__(self, *phases: Phase | Stage | Sequence[Any]) -> None:
         self._phases = list(_phases(phases))
@@ -163,8 +163,12 @@ class _IPhasedExecution(_IExecutionStrategy):
             for stage in phase.stages:
                 stage._phase_id = index
         super().__init__([s for phase in self._phases for s in phase.stages], None)
-        self._tensors_liveness = Liveness.AlwaysLive
-        self._separate_backward_phase = False
+        self._backend = {
+            "execution_mode": 2,
+            "separate_backward_phase": False,
+            "tensors_liveness": Liveness.AlwaysLive.value,
+            "serial_phases_execution": self._serial,
+        }
 
     def phase(self, phase: int) -> Phase:
         """Return one of the phases."""
@@ -177,17 +181,8 @@ class _IPhasedExecution(_IExecutionStrategy):
     def useSeparateBackwardPhase(self, use: bool = True) -> Self:
         """Set whether the last phase forward is another one than the first backward."""
         require_type("use", use, bool)
-        self._separate_backward_phase = use
+        self._backend["separate_backward_phase"] = use
         return self
-
-    def backendOptions(self) -> dict[str, Any]:
-        """Return the part of Options.toDict that is about the strategy."""
-        return {
-            "execution_mode": 2,
-            "separate_backward_phase": self._separate_backward_phase,
-            "tensors_liveness": self._tensors_liveness.value,
-            "serial_phases_execution": self._serial,
-        }
 
 
 def _phases(elements: Sequence[Any]) -> Iterator[Phase]:
@@ -208,9 +203,8 @@ class ParallelPhasedExecution(_IPhasedExecution):
     def sendTensorsOffChipAfterFwd(self, off_chip: bool = True) -> Self:
         """Set whether tensors leave the chip after the phases forward."""
         require(isinstance(off_chip, bool), f"{off_chip!r} must be a bool.")
-        self._tensors_liveness = (
-            Liveness.OffChipAfterFwd if off_chip else Liveness.AlwaysLive
-        )
+        liveness = Liveness.OffChipAfterFwd if off_chip else Liveness.AlwaysLive
+        self._backend["tensors_liveness"] = liveness.value
         return self
 
 
@@ -222,5 +216,5 @@ class SerialPhasedExecution(_IPhasedExecution):
     def setTensorsLiveness(self, liveness: Liveness) -> Self:
         """Set how long tensors of a phase stay on the chip."""
         require_poptorch(liveness, Liveness)
-        self._tensors_liveness = liveness
+        self._backend["tensors_liveness"] = liveness.value
         return self
