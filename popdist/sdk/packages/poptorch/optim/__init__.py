@@ -1,8 +1,5 @@
 """Optimizers of torch.optim with PopTorch's further arguments, and LAMB."""
 
-from .adam import Adam, AdamW
 from .extended import Optimizer
-from .lamb import LAMB
-from .rmsprop import RMSprop
-from .sgd import SGD
+from .optimizers import LAMB, SGD, Adam, AdamW, RMSprop
 from .variable_attributes import VariableAttributes

@@ -50,9 +50,7 @@ def complete_state(optimizer: optim.Optimizer) -> None:
 
     SGD needs none: its step() begins a momentum at any time.
     """
-    if not isinstance(optimizer, optim.RMSprop):
-        return
-    for group in optimizer.param_groups:
+    for group in optimizer.param_groups if isinstance(optimizer, optim.RMSprop) else ():
         for weight in group["params"]:
             if weight in optimizer.state:
                 entry = _complete(optimizer, group, weight)
@@ -84,12 +82,9 @@ def _tensors_of(optimizer: optim.Optimizer, group: Group) -> dict[str, str]:
         return _SGD if group["momentum"] else {}
     if not isinstance(optimizer, optim.RMSprop):
         return _ADAM
-    unused = {
-        key
-        for key, option in (("momentum_buffer", "momentum"), ("grad_avg", "centered"))
-        if not group[option]
-    }
-    return {prefix: key for prefix, key in _RMSPROP.items() if key not in unused}
+    used = {"square_avg": True, "momentum_buffer": group["momentum"]}
+    used["grad_avg"] = group["centered"]
+    return {prefix: key for prefix, key in _RMSPROP.items() if used[key]}
 
 
 def _complete(

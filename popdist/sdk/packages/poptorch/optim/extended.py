@@ -4,7 +4,7 @@ Any: attributes, arguments and entries of a state have all types, as in torch.op
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from inspect import signature
+from inspect import Parameter, Signature, signature
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +14,6 @@ from torch.optim import Optimizer as TorchOptimizer
 from .device_state import Group, Names, State, read_parameters, read_state, write_state
 from .variable_attributes import VariableAttributes
 
-Parameters = Iterable[Any]
 Closure = Callable[[], float] | None
 ACCUMULATION_TYPES = (None, torch.float16, torch.float32)
 # Attributes beside torch.optim's that a compiled model has as constants or variables.
@@ -38,6 +37,8 @@ class Optimizer:
     max_grad_norm: float | None
     # torch.optim's optimizer of the same name. Any: each has other arguments.
     _torch: ClassVar[Any]
+    # The arguments after the parameters, in the order of PopTorch.
+    _arguments: ClassVar[str]
     # The names of the parameters in the compiled model; None without one.
     _names: Names | None = None
     # Entries of a state_dict that wait for a compiled model with their names.
@@ -50,25 +51,29 @@ class Optimizer:
     # Whether state was loaded that the device has not got yet.
     _is_state_new: bool = False
 
-    def _set_up(self, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, params: Iterable[Any], *args: Any, **kwargs: Any) -> None:
         """Make torch.optim's optimizer, and set what PopTorch adds.
 
-        Args:
-            arguments: The locals() at the beginning of __init__().
+        An argument that is None or missing has torch's or PopTorch's default.
         """
-        names = arguments.keys() & signature(self._torch).parameters.keys()
-        torch_arguments = {name: arguments[name] for name in names - {"params"}}
-        self._torch.__init__(self, arguments["params"], **given_only(torch_arguments))
-        self._extend(torch_arguments, arguments)
+        names = self._arguments.split()
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [Parameter(name, kind, default=None) for name in names]
+        bound = Signature(parameters).bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = bound.arguments
+        torch_names = signature(self._torch).parameters
+        torch_arguments = {n: v for n, v in arguments.items() if n in torch_names}
+        given = {n: v for n, v in torch_arguments.items() if v is not None}
+        self._torch.__init__(self, params, **given)
+        self._extend(arguments, torch_arguments)
 
-    def _extend(
-        self, torch_arguments: Mapping[str, Any], arguments: Mapping[str, Any]
-    ) -> None:
+    def _extend(self, arguments: Group, torch_arguments: Group) -> None:
         """Set what PopTorch adds.
 
         Args:
-            torch_arguments: Arguments of torch.optim's optimizer; None for its default.
             arguments: All arguments.
+            torch_arguments: Those of torch.optim's optimizer.
         """
         for name, dtype in arguments.items():
             if not name.endswith("accum_type"):
@@ -188,26 +193,14 @@ class Optimizer:
         self._is_state_new = True
 
 
-def given_only(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that are not None: torch has the defaults of the others."""
-    return {name: value for name, value in arguments.items() if value is not None}
-
-
-def gradients_of(optimizer: TorchOptimizer) -> list[torch.Tensor]:
-    """Return all gradients that an optimizer is about to apply."""
-    return [
+def clip_gradients(optimizer: TorchOptimizer, max_norm: float | None) -> None:
+    """Scale all gradients down together until their norm is at most this."""
+    gradients = [
         parameter.grad
         for group in optimizer.param_groups
         for parameter in group["params"]
         if parameter.grad is not None
     ]
-
-
-def clip_gradients(optimizer: TorchOptimizer, max_norm: float | None) -> None:
-    """Scale all gradients down together until their norm is at most this."""
-    if max_norm is None or max_norm == float("inf"):
-        return
-    gradients = gradients_of(optimizer)
-    if gradients:
+    if gradients and max_norm not in (None, float("inf")):
         norm = torch.nn.utils.get_total_norm(gradients)
         torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
