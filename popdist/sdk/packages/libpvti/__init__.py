@@ -4,6 +4,7 @@
 """
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,44 +21,32 @@ class TraceChannel:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def span(self, label: str) -> popdist.trace:
-        """Return a span for a trace point of the channel."""
-        return popdist.trace(f"{self.name}: {label}")
 
-
-def createTraceChannel(name: str) -> TraceChannel:
-    """Return a channel of that name."""
-    return TraceChannel(name)
+# The function that programs make one with.
+createTraceChannel = TraceChannel
 
 
 class _OpenSpans(threading.local):
     """The spans that begin() has begun in this thread, by channel and label."""
 
     def __init__(self) -> None:
-        self.spans: dict[tuple[str, str], list[popdist.trace]] = {}
+        self.spans: dict[tuple[str, str], list[Tracepoint]] = defaultdict(list)
 
 
 _open = _OpenSpans()
 
 
-class Tracepoint:
+class Tracepoint(popdist.trace):
     """A span that lasts as long as the block."""
 
     def __init__(self, channel: TraceChannel, label: str) -> None:
-        self._span = channel.span(label)
-
-    def __enter__(self) -> "Tracepoint":
-        self._span.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._span.__exit__(*error)
+        super().__init__(f"{channel.name}: {label}")
 
     @staticmethod
     def begin(channel: TraceChannel, label: str) -> None:
         """Begin a span."""
-        span = channel.span(label)
-        _open.spans.setdefault((channel.name, label), []).append(span)
+        span = Tracepoint(channel, label)
+        _open.spans[channel.name, label].append(span)
         span.__enter__()
 
     @staticmethod
@@ -67,7 +56,7 @@ class Tracepoint:
         Raises:
             ValueError: There is none.
         """
-        spans = _open.spans.get((channel.name, label))
+        spans = _open.spans[channel.name, label]
         if not spans:
             raise ValueError(
                 f"No trace point {label!r} of the channel {channel.name!r} is open in "
@@ -78,7 +67,7 @@ class Tracepoint:
     @staticmethod
     def event(channel: TraceChannel, label: str) -> None:
         """Record a span that ends at once."""
-        with channel.span(label):
+        with Tracepoint(channel, label):
             pass
 
 
@@ -86,15 +75,9 @@ def instrument_fn(
     channel: TraceChannel,
 ) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
     """Return a decorator that makes each call of a function a span."""
-
-    def decorate(
-        function: Callable[Parameters, Returned],
-    ) -> Callable[Parameters, Returned]:
-        decorated: Callable[Parameters, Returned]
-        decorated = channel.span(function.__qualname__)(function)
-        return decorated
-
-    return decorate
+    return lambda function: popdist.trace(f"{channel.name}: {function.__qualname__}")(
+        function
+    )
 
 
 def instrument(

@@ -4,24 +4,21 @@ import logging
 import os
 import sys
 from functools import cache
-from typing import Any
+from typing import Any, TextIO
 
+# Their index can be given instead of a name.
 NAMES = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERR": 40, "OFF": 100}
-# The numbers that setLogLevel takes instead of names.
-NUMBERS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
 LABELS = {5: "trace", 10: "debug", 20: "info", 30: "warning", 40: "error"}
 
 logger = logging.getLogger("poptorch:python")
 
 
-class _Handler(logging.Handler):
+class _Handler(logging.StreamHandler[TextIO]):
     """Writes lines to the current sys.stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            sys.stderr.write(self.format(record) + "\n")
-        except Exception:
-            self.handleError(record)
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 class _Formatter(logging.Formatter):
@@ -42,14 +39,14 @@ def setLogLevel(level: str | int) -> None:
     Raises:
         ValueError: There is no such level.
     """
-    name = level
-    if isinstance(level, int) and 0 <= level < len(NUMBERS):
-        name = NUMBERS[level]
-    if not isinstance(name, str) or name.upper() not in NAMES:
+    names = list(NAMES)
+    is_index = isinstance(level, int) and level in range(len(names))
+    name = names[int(level)] if is_index else str(level).upper()
+    if name not in NAMES:
         raise ValueError(
-            f"{level!r} is not a log level. Choose one of {', '.join(NUMBERS)}."
+            f"{level!r} is not a log level. Choose one of {', '.join(NAMES)}."
         )
-    logger.setLevel(NAMES[name.upper()])
+    logger.setLevel(NAMES[name])
 
 
 def setPopartLogLevel(level: str | int) -> None:
@@ -79,14 +76,14 @@ def log_options(values: dict[str, Any]) -> None:
         return
     for name, value in values.items():
         if isinstance(value, dict):
-            for key, entry in value.items():
-                logger.debug("poptorch.Options set %s[%s] to %s", name, key, entry)
+            lines = [f"set {name}[{key}] to {entry}" for key, entry in value.items()]
         elif isinstance(value, list | tuple | set):
-            for entry in value:
-                logger.debug("poptorch.Options added %s to %s", entry, name)
+            lines = [f"added {entry} to {name}" for entry in value]
         else:
             text = str(value).lower() if isinstance(value, bool) else value
-            logger.debug("poptorch.Options set %s to value %s", name, text)
+            lines = [f"set {name} to value {text}"]
+        for line in lines:
+            logger.debug("poptorch.Options %s", line)
 
 
 def _set_up() -> None:

@@ -1,9 +1,9 @@
 """Beam search for the most likely labels of a CTC model's output."""
 
 from collections import defaultdict
-from math import exp, log1p
 
 import torch
+from numpy import logaddexp
 
 from .errors import Error
 
@@ -61,7 +61,7 @@ def _search(
             lambda: [_IMPOSSIBLE, _IMPOSSIBLE]
         )
         for prefix, (in_blank, in_label) in beams.items():
-            total = _log_sum(in_blank, in_label)
+            total = logaddexp(in_blank, in_label)
             for label, score in enumerate(row):
                 if label == blank:
                     _add(grown[prefix], 0, total + score)
@@ -70,18 +70,12 @@ def _search(
                     _add(grown[(*prefix, label)], 1, in_blank + score)
                 else:
                     _add(grown[(*prefix, label)], 1, total + score)
-        best = sorted(grown.items(), key=lambda item: -_log_sum(*item[1]))
+        best = sorted(grown.items(), key=lambda item: -logaddexp.reduce(item[1]))
         beams = dict(best[:width])
-    return [(prefix, _log_sum(*scores)) for prefix, scores in beams.items()]
+    return [
+        (prefix, float(logaddexp.reduce(scores))) for prefix, scores in beams.items()
+    ]
 
 
 def _add(scores: list[float], index: int, value: float) -> None:
-    scores[index] = _log_sum(scores[index], value)
-
-
-def _log_sum(first: float, second: float) -> float:
-    """Return the logarithm of the sum of two numbers that are given by theirs."""
-    if _IMPOSSIBLE in (first, second):
-        return max(first, second)
-    high, low = max(first, second), min(first, second)
-    return high + log1p(exp(low - high))
+    scores[index] = logaddexp(scores[index], value)

@@ -22,19 +22,14 @@ def identity_loss(x: torch.Tensor, reduction: str | int) -> torch.Tensor:
     Raises:
         Error: There is no such reduction.
     """
-    name = reduction
-    if isinstance(reduction, int) and 0 <= reduction < len(_REDUCTIONS):
-        name = _REDUCTIONS[reduction]
-    if name not in _REDUCTIONS:
+    index = _REDUCTIONS.index(reduction) if reduction in _REDUCTIONS else reduction
+    if index not in range(len(_REDUCTIONS)):
         raise Error(
             f"Unsupported reduction type {reduction!r}. "
             f"Use one of {', '.join(_REDUCTIONS)}."
         )
-    loss = x
-    if name != "none":
-        loss = x.sum() if name == "sum" else x.mean()
-    execution = current()
-    if execution is not None:
+    loss = (x.sum, x.mean, lambda: x)[int(index)]()
+    if execution := current():
         execution.losses.append(loss)
     return loss
 
@@ -61,13 +56,15 @@ def ipu_print_tensor(
         digits: How many digits of each.
     """
 
+    layout = {
+        "precision": digits,
+        "threshold": summarise_threshold,
+        "edgeitems": edge_items,
+        "linewidth": max_line_width,
+    }
+
     def show(name: str, value: torch.Tensor) -> None:
-        with torch._tensor_str.printoptions(
-            precision=digits,
-            threshold=summarise_threshold,
-            edgeitems=edge_items,
-            linewidth=max_line_width,
-        ):
+        with torch._tensor_str.printoptions(**layout):
             sys.stderr.write(f"{name}: {value.detach()}\n")
 
     name = title or "Print"
@@ -98,7 +95,14 @@ def for_loop(
             "poptorch.for_loop() is only supported in inference models. Write a loop "
             "of Python in what is trained."
         )
-    _check_inputs_of_loop(inputs)
+    mismatch = None if isinstance(inputs, list) else "Object is not list"
+    for index, value in enumerate(inputs if isinstance(inputs, list) else ()):
+        if not torch.is_tensor(value):
+            mismatch = f"Object contained in list at index {index} is not torch.tensor"
+    if mismatch is not None:
+        raise ValueError(
+            f"poptorch.for_loop expects its input tensors to be a list ({mismatch})."
+        )
     values = list(inputs)
     layouts = [(value.shape, value.dtype) for value in values]
     for _ in range(count):
@@ -111,17 +115,6 @@ def for_loop(
             )
         values = results
     return values
-
-
-def _check_inputs_of_loop(inputs: object) -> None:
-    mismatch = None if isinstance(inputs, list) else "Object is not list"
-    for index, value in enumerate(inputs if isinstance(inputs, list) else ()):
-        if not torch.is_tensor(value):
-            mismatch = f"Object contained in list at index {index} is not torch.tensor"
-    if mismatch is not None:
-        raise ValueError(
-            f"poptorch.for_loop expects its input tensors to be a list ({mismatch})."
-        )
 
 
 def cond(

@@ -4,10 +4,9 @@ They change no result, and are checked only. Any: attributes and the arguments o
 functions have several types.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
-import torch
 from torch import nn
 
 from .autocasting import autocast
@@ -43,41 +42,39 @@ class Attribute(_Scope):
         self.attributes = attributes
 
 
+def _recorded(name: str) -> Callable[["MultiConv", Any], "MultiConv"]:
+    """Return a method of MultiConv that records a value, or one of each convolution."""
+
+    def record(self: "MultiConv", value: Any) -> "MultiConv":
+        self.settings[name] = value
+        return self
+
+    return record
+
+
 class MultiConv(_Scope):
     """Convolutions that an IPU may compute at the same time."""
 
     def __init__(self) -> None:
         self.settings: dict[str, object] = {}
 
-    def availableMemoryProportions(self, value: float | Sequence[float]) -> Self:
-        """Record the proportion of temporary memory of each convolution."""
-        return self._record("availableMemoryProportions", value)
-
-    def partialsTypes(self, value: torch.dtype | Sequence[torch.dtype]) -> Self:
-        """Record the type of the partials of each convolution."""
-        return self._record("partialsTypes", value)
-
     def planType(self, value: MultiConvPlanType) -> Self:
         """Record whether the convolutions run at once."""
         if not isinstance(value, MultiConvPlanType):
             raise Error(f"{value!r} is not a poptorch.MultiConvPlanType.")
-        return self._record("planType", value)
-
-    def perConvReservedTiles(self, value: int) -> Self:
-        """Record how many tiles each convolution has at least."""
-        return self._record("perConvReservedTiles", value)
-
-    def cycleBackOff(self, value: float) -> Self:
-        """Record how far from the best plan a convolution may be."""
-        return self._record("cycleBackOff", value)
-
-    def enableConvDithering(self, value: bool | Sequence[bool]) -> Self:
-        """Record whether convolutions start on different tiles."""
-        return self._record("enableConvDithering", value)
-
-    def _record(self, name: str, value: object) -> Self:
-        self.settings[name] = value
+        self.settings["planType"] = value
         return self
+
+    # The proportion of temporary memory of each convolution.
+    availableMemoryProportions = _recorded("availableMemoryProportions")
+    # The type of the partials of each convolution.
+    partialsTypes = _recorded("partialsTypes")
+    # How many tiles each convolution has at least.
+    perConvReservedTiles = _recorded("perConvReservedTiles")
+    # How far from the best plan a convolution may be.
+    cycleBackOff = _recorded("cycleBackOff")
+    # Whether convolutions start on different tiles.
+    enableConvDithering = _recorded("enableConvDithering")
 
 
 class CPU:

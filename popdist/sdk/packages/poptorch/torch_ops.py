@@ -1,7 +1,7 @@
 """torch.ops.poptorch: the operators that PopTorch registers, computed on the CPU.
 
 PopTorch's functions call them, and so do programs: for scopes that open in one hook and
-close in another. Any: operators take values of many types, and torch.library has no
+close in another. They are plain functions of Python here. Any: they take values of many
 types.
 """
 
@@ -25,27 +25,23 @@ _DTYPES = {
 }
 
 
-def _do_nothing(*_: object) -> None:
+def _do_nothing(*_: object, **__: object) -> None:
     """Do nothing: the annotation is for an IPU's compiler."""
 
 
-def _first(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+def _first(tensor: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
     """Return the tensor: the annotation is for an IPU's compiler."""
     return tensor
 
 
 def _refusal(name: str, instead: str) -> Callable[..., Any]:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise Error(
             f"torch.ops.poptorch.{name} cannot be emulated: it builds a graph for an "
             f"IPU. {instead}"
         )
 
     return refuse
-
-
-def _print_tensor(tensor: torch.Tensor, title: Any, *layout: Any) -> torch.Tensor:
-    return ops.ipu_print_tensor(tensor, title or "", *layout)
 
 
 def _cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -69,8 +65,7 @@ def _end_loop(
 
 
 def _enter_autocast(enabled: bool) -> None:
-    execution = current()
-    if execution is not None:
+    if execution := current():
         execution.regions.enter(enabled)
 
 
@@ -82,89 +77,39 @@ def _leave_autocast() -> None:
 
 _COND = "Call poptorch.cond(), which takes both branches as functions."
 _CPU = "Call a poptorch.CPU(), which takes the function."
-
-# Schemas with their functions, or with advice if there is no emulation.
-_OPERATORS: tuple[tuple[str, Callable[..., Any] | str], ...] = (
-    ("begin_autocast() -> ()", lambda: _enter_autocast(True)),
-    ("suppress_autocast() -> ()", lambda: _enter_autocast(False)),
-    ("end_autocast() -> ()", _leave_autocast),
-    ("restore_autocast() -> ()", _leave_autocast),
-    ("begin_ipu_block(int stage_id, int phase_id, int ipu_id) -> ()", begin_stage),
-    ("end_ipu_block() -> ()", _do_nothing),
-    (
-        "ipu_print_tensor(Tensor self, str? title=None, bool print_gradient=True, "
-        "int summarise_threshold=1000, int edge_items=3, int max_line_width=80, "
-        "int digits=4) -> Tensor",
-        _print_tensor,
-    ),
-    ("internal_cast(Tensor self, str dtype) -> Tensor", _cast),
-    ("nop(Tensor self) -> Tensor", _first),
-    (
-        "dynamic_slice(Tensor self, int dim, Tensor start, int size, int step) "
-        "-> Tensor",
-        ops.dynamic_slice,
-    ),
-    (
-        "dynamic_update(Tensor self, Tensor src, int dim, Tensor start, int size) "
-        "-> Tensor",
-        ops.dynamic_update,
-    ),
-    (
-        "custom_operation(Tensor[] inputs, str name, str domain, int domain_version, "
-        "int num_outputs, Tensor[] outputs, str attributes) -> Tensor[]",
-        custom_ops.custom_operation,
-    ),
-    (
-        "ctc_beam_search_decoder(Tensor probs, Tensor lengths, int blank, "
-        "int beam_width, int top_paths) -> (Tensor, Tensor, Tensor)",
-        ctc_beam_search_decoder,
-    ),
-    ("identity_loss(Tensor x, int reduction) -> Tensor", ops.identity_loss),
-    ("start_for_loop(Tensor[] inputs) -> ()", _do_nothing),
-    (
-        "end_for_loop(Tensor[] outputs, Tensor[] inputs, int trip_count) -> Tensor[]",
-        _end_loop,
-    ),
-    ("start_if_block(Tensor condition) -> ()", _COND),
-    ("start_else_block(Tensor[] outputs) -> ()", _COND),
-    ("end_if_block(Tensor[] outputs, Tensor condition) -> Tensor[]", _COND),
-    ("optimizer_group(int group, Tensor[] inputs) -> ()", _do_nothing),
-    (
-        "set_matmul_serialization(Tensor matmul, str mode, int factor, "
-        "bool keep_precision) -> Tensor",
-        _first,
-    ),
-    ("set_overlap_for_input(Tensor t, str mode) -> Tensor", _first),
-    ("set_overlap_for_output(Tensor t, str mode) -> Tensor", _first),
-    ("recomputation_checkpoint(Tensor self) -> Tensor", _first),
-    ("set_available_memory(Tensor t, float mem) -> Tensor", ops.set_available_memory),
-    ("begin_multi_conv() -> ()", _do_nothing),
-    (
-        "end_multi_conv(float[]? available_memory_proportions, int[]? partials_types, "
-        "int? plan_type, int? per_conv_reserved_tiles, float? cycle_back_off, "
-        "int[]? enableConvDithering) -> ()",
-        _do_nothing,
-    ),
-    ("push_name_scope(str name) -> ()", _do_nothing),
-    ("pop_name_scope() -> ()", _do_nothing),
-    ("call_cpu_op(Tensor[] inputs, str name) -> ()", _CPU),
-    ("end_cpu_op(Tensor[] output) -> Tensor[]", _CPU),
-    ("set_attribute(str attribute, str key, str value) -> ()", _do_nothing),
-    ("clear_attribute(str attribute, str key) -> ()", _do_nothing),
-)
-
-
-def _register() -> Any:
-    library_class: Any = torch.library.Library
-    library = library_class("poptorch", "DEF")
-    for schema, function in _OPERATORS:
-        name = library.define(schema).split("::")[-1]
-        if isinstance(function, str):
-            function = _refusal(name, function)
-        # Its gradient is the called function's.
-        library.impl(name, function, "CompositeImplicitAutograd")
-    return library
-
-
-# It takes its operators along when it is freed.
-LIBRARY = _register()
+_WITHOUT_EFFECT = """
+begin_multi_conv clear_attribute end_ipu_block end_multi_conv optimizer_group
+pop_name_scope push_name_scope set_attribute start_for_loop
+"""
+_RETURNING_A_TENSOR = """
+nop recomputation_checkpoint set_matmul_serialization set_overlap_for_input
+set_overlap_for_output
+"""
+_REFUSED = {
+    "start_if_block": _COND,
+    "start_else_block": _COND,
+    "end_if_block": _COND,
+    "call_cpu_op": _CPU,
+    "end_cpu_op": _CPU,
+}
+OPERATORS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(_WITHOUT_EFFECT.split(), _do_nothing),
+    **dict.fromkeys(_RETURNING_A_TENSOR.split(), _first),
+    **{name: _refusal(name, instead) for name, instead in _REFUSED.items()},
+    "begin_autocast": lambda: _enter_autocast(True),
+    "suppress_autocast": lambda: _enter_autocast(False),
+    "end_autocast": _leave_autocast,
+    "restore_autocast": _leave_autocast,
+    "begin_ipu_block": begin_stage,
+    "ctc_beam_search_decoder": ctc_beam_search_decoder,
+    "custom_operation": custom_ops.custom_operation,
+    "dynamic_slice": ops.dynamic_slice,
+    "dynamic_update": ops.dynamic_update,
+    "end_for_loop": _end_loop,
+    "identity_loss": ops.identity_loss,
+    "internal_cast": _cast,
+    "ipu_print_tensor": ops.ipu_print_tensor,
+    "set_available_memory": ops.set_available_memory,
+}
+for _name, _operator in OPERATORS.items():
+    setattr(torch.ops.poptorch, _name, _operator)

@@ -18,8 +18,8 @@ start_for_loop start_if_block suppress_autocast
 
 
 @pytest.mark.parametrize("name", NAMES.split())
-def test_the_operators_of_poptorch_are_registered(name: str) -> None:
-    assert getattr(OPS, name).overloads() == ["default"]
+def test_programs_find_the_operators_of_poptorch(name: str) -> None:
+    assert callable(vars(OPS)[name])
 
 
 def test_name_scopes_of_hooks_change_nothing() -> None:
