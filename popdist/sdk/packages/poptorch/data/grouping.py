@@ -3,12 +3,11 @@
 Any: samples and batches are tensors in all structures.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, Sampler, default_collate
 
 from ..errors import Error
 from .nesting import convert, leaves_of, tensors_of
@@ -20,61 +19,18 @@ def group_count(items: int, size: int, drop_last: bool) -> int:
     return groups + (remainder > 0 and not drop_last)
 
 
-class GroupedBatchSampler(Sampler[list[Sequence[int]]]):
-    """Lists of batches of indices, those that one call of a model takes."""
+def join_each(batches: Iterable[Any], count: int, drop_last: bool) -> Iterator[Any]:
+    """Yield batches that are each made of so many others.
 
-    def __init__(
-        self, batches: Iterable[Sequence[int]], count: int, drop_last: bool
-    ) -> None:
-        self._batches = batches
-        self._count = count
-        self._drop_last = drop_last
-
-    def __iter__(self) -> Iterator[list[Sequence[int]]]:
-        batches = iter(self._batches)
-        while group := list(islice(batches, self._count)):
-            if len(group) == self._count or not self._drop_last:
-                yield group
-
-    def __len__(self) -> int:
-        # Any sampler may be endless and have no length: torch says so itself.
-        batches = len(self._batches)  # type: ignore[arg-type]
-        return group_count(batches, self._count, self._drop_last)
-
-
-class GroupedSamples(Dataset[Any]):
-    """A data set of lists of samples. Each list is a batch."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def __getitem__(self, batch: Sequence[int]) -> list[Any]:
-        several = getattr(self._dataset, "__getitems__", None)
-        if several is not None:
-            return list(several(batch))
-        return [self._dataset[index] for index in batch]
-
-    def __getattr__(self, name: str) -> Any:
-        # For a worker_init_fn, which finds this as the data set of its worker.
-        # Without `_dataset`, this is an object that is being unpickled.
-        if name == "_dataset":
-            raise AttributeError(name)
-        return getattr(self._dataset, name)
-
-
-class GroupedCollate:
-    """Makes each list of samples a batch, and joins the batches to one.
-
-    A collate_fn may pad a batch to its full size, so it gets one at a time.
+    Args:
+        batches: Batches of any size.
+        count: How many are joined to one.
+        drop_last: Whether the last one is left out if it is made of less.
     """
-
-    def __init__(self, collate: Callable[[list[Any]], Any] | None) -> None:
-        self._collate = collate
-
-    def __call__(self, group: list[list[Any]]) -> Any:
-        if self._collate is None:
-            return default_collate([sample for samples in group for sample in samples])
-        return joined([self._collate(samples) for samples in group])
+    remaining = iter(batches)
+    while group := list(islice(remaining, count)):
+        if len(group) == count or not drop_last:
+            yield joined(group)
 
 
 def regroup(batches: Iterable[Any], size: int, drop_last: bool) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 Any: samples and the arguments of torch's DataLoader have all types.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -18,12 +18,7 @@ from ..errors import ArgumentsError, require, require_poptorch
 from ..options import Options
 from .accessor import AsynchronousDataAccessor
 from .core_sharing import leave_cores_to_workers
-from .grouping import (
-    GroupedBatchSampler,
-    GroupedCollate,
-    GroupedSamples,
-    group_count,
-)
+from .grouping import group_count, join_each
 from .partition import Partition
 from .sampler_argument import accept_data_source
 from .shared_memory import check_workers
@@ -78,6 +73,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._accessor: AsynchronousDataAccessor | None = None
         # How many samples the accessor groups; None: it does not.
         self._regrouped: int | None = None
+        # How many batches of a sampler one call of the model takes.
+        self._joined = 1
         require_poptorch(options, Options)
         require_poptorch(mode, DataLoaderMode)
         check_workers(num_workers)
@@ -91,9 +88,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             _check_sampler(batch_size, shuffle, is_divided, rebatched_worker_size)
             size = getattr(batch_sampler, "batch_size", None)
             self._combined_batch_size = size and size * batches
-            kwargs |= _sampler_arguments(
-                batch_sampler, batches, drop_last, kwargs.get("collate_fn")
-            )
+            self._joined = batches
+            kwargs["batch_sampler"] = batch_sampler
         else:
             self._combined_batch_size = batch_size and batch_size * batches
             if isinstance(dataset, IterableDataset):
@@ -204,7 +200,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def __len__(self) -> int:
         size = self._regrouped
         if size is None:
-            return super().__len__()
+            drop_last = self.rebatched_drop_last
+            return group_count(super().__len__(), self._joined, drop_last)
         is_iterable = isinstance(self.dataset, IterableDataset)
         samples: Any = self.dataset if is_iterable else self.sampler
         return group_count(len(samples), size, self.rebatched_drop_last)
@@ -214,25 +211,23 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             return iter(self._accessor)
         if isinstance(self.dataset, Partition):
             self.dataset.begin_pass()
-        return super().__iter__()
+        batches: Iterator[Any] = super().__iter__()
+        if self._joined > 1:
+            # A collate_fn may pad a batch to its full size, so it gets one at a time.
+            return join_each(batches, self._joined, self.rebatched_drop_last)
+        return batches
 
     def _get_iterator(self) -> Any:
-        loader = self
-        if isinstance(self.collate_fn, GroupedCollate):
-            loader = self._with_dataset(GroupedSamples(self.dataset))
-        iterator = torch.utils.data.DataLoader._get_iterator(loader)
+        iterator = super()._get_iterator()
         if self.num_workers:
             leave_cores_to_workers(iterator, self.num_workers)
         return iterator
 
     def _separate(self) -> Self:
         """Return a loader of the same batches that continues by itself."""
-        if isinstance(self.dataset, Partition):
-            return self._with_dataset(self.dataset.separate())
-        return self._with_dataset(self.dataset)
-
-    def _with_dataset(self, dataset: Any) -> Self:
-        """Return a loader that loads another data set in the same way, itself."""
+        dataset: Any = self.dataset
+        if isinstance(dataset, Partition):
+            dataset = dataset.separate()
         other = self.__class__.__new__(self.__class__)
         # Torch's __setattr__ refuses to change a loader.
         other.__dict__.update(self.__dict__)
@@ -254,21 +249,6 @@ def _batches_per_call(options: Options) -> int:
         replicas=replicas,
         input_group_size=grouped,
     ).micro_batches
-
-
-def _sampler_arguments(
-    sampler: Iterable[Sequence[int]],
-    batches: int,
-    drop_last: bool,
-    collate: Callable[[list[Any]], Any] | None,
-) -> dict[str, Any]:
-    """Return torch's arguments for loading so many batches of a sampler at once."""
-    if batches == 1:
-        return {"batch_sampler": sampler}
-    return {
-        "batch_sampler": GroupedBatchSampler(sampler, batches, drop_last),
-        "collate_fn": GroupedCollate(collate),
-    }
 
 
 def _check_sampler(
