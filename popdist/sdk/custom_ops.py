@@ -131,6 +131,9 @@ def _import_modules(names: str) -> None:
 
 
 def _import_each(names: str) -> None:
+    # First, so that the variable's modules can replace a package's functions.
+    for entry_point in entry_points(group=ENTRY_POINTS):
+        entry_point.load()
     for name in filter(None, (part.strip() for part in names.split(","))):
         try:
             importlib.import_module(name)
@@ -143,5 +146,3 @@ def _import_each(names: str) -> None:
                 f"a list of modules with commas, and there is no module {name!r} on "
                 "sys.path",
             ) from None
-    for entry_point in entry_points(group=ENTRY_POINTS):
-        entry_point.load()

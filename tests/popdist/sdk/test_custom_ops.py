@@ -120,6 +120,21 @@ def test_what_the_program_registers_comes_before_what_modules_register(
     assert find_custom_op("Double", {}).outputs([5], {}) == [10]
 
 
+def test_what_the_variable_registers_comes_before_what_packages_register(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, factor in (("operators_of_package", 2), ("operators_of_variable", 3)):
+        (tmp_path / f"{module}.py").write_text(
+            "from popdist.sdk import register_custom_op\n"
+            f"register_custom_op('Times', lambda inputs, _: {factor} * inputs[0])\n"
+        )
+    add_entry_point(tmp_path, "operators_of_package")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("POPDIST_CUSTOM_OPS", "operators_of_variable")
+
+    assert find_custom_op("Times", {}).outputs([5], {}) == [15]
+
+
 def test_a_backward_function_returns_a_gradient_for_each_input() -> None:
     operator = CustomOp("Pair", double, lambda *_: [None])
 
