@@ -57,7 +57,7 @@ STAGES = {
             "poptorch.model.forward",
         ),
         ("poptorch.model.update", "poptorch.model.compile"),
-        ("poptorch.model.replicated_model", "poptorch.model.measurements"),
+        ("poptorch.model.timing", "poptorch.model.model_state"),
         ("poptorch.model",),
         ("poptorch.profiling", "poptorch.poptorch_core", "poptorch.argument_parsers"),
         ("poptorch.experimental",),

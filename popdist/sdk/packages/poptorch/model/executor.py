@@ -15,11 +15,10 @@ from ..errors import Error, require
 from ..options import Options
 from .compile.compilation import Compiled
 from .compile.saved_model import SavedModel
-from .forward.timing import Timing
-from .measurements import Measurements
 from .model_state import ModelState
 from .replica_grouping import PerReplicaParameters, note_read
 from .run_settings import RunSettings
+from .timing import Measurements, Timing
 from .update.anchors import GRADIENT, UPDATED
 from .update.plain_steps import watch_plain_steps
 from .wrapped_module import unwrap, wrap
@@ -56,7 +55,7 @@ class PoplarExecutor(Measurements):
         self._state = ModelState(
             *(self._model, self._options, settings, optimizer, self.per_replica_params)
         )
-        self._has_run = False
+        self._timing: Timing | None = None
         if training:
             wrap(model, self)
             if settings.instances > 1:
@@ -110,11 +109,7 @@ class PoplarExecutor(Measurements):
             compiled = self._state.compile(inputs)
         else:
             compiled.check_inputs(inputs)
-        loaded = self._state.load(compiled)
-        self._state.attached = True
-        with self._state.flags.applied(self._model):
-            result = loaded.run(compiled, inputs)
-        self._has_run = True
+        result, self._timing = self._state.run(compiled, inputs)
         return result
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -145,7 +140,6 @@ class PoplarExecutor(Measurements):
             Error: The model is not compiled.
         """
         compiled = self._check_compiled()
-        self.per_replica_params.check_saving()
         SavedModel(
             training=self._training,
             compiled=compiled,
@@ -154,6 +148,7 @@ class PoplarExecutor(Measurements):
             optimizer=self._state.optimizer if export_model else None,
             options=self._options if export_model else None,
             random_state=self.rng_state if save_rng_state else None,
+            groups=dict(self.per_replica_params),
         ).write(filename)
 
     def loadExecutable(self, filename: str) -> None:
@@ -164,7 +159,7 @@ class PoplarExecutor(Measurements):
         """
         saved = SavedModel.read(filename)
         if saved.training != self._training:
-            kinds = {True: "trainingModel", False: "inferenceModel"}
+            kinds = ("inferenceModel", "trainingModel")
             raise Error(
                 f"{filename} holds {kinds[saved.training]}, but this is "
                 f"{kinds[self._training]}. Load what the same kind has saved."
@@ -172,8 +167,10 @@ class PoplarExecutor(Measurements):
         self._take_over(saved)
 
     def _take_over(self, saved: SavedModel) -> None:
+        self.per_replica_params.update(saved.groups)
         self.load_state_dict(saved.weights)
         self._state.compiled = saved.compiled
+        self.per_replica_params.frozen = True
         self._state.attach()
         if saved.random_state is not None:
             self._state.streams.numbers = saved.random_state
@@ -185,7 +182,7 @@ class PoplarExecutor(Measurements):
     def destroy(self) -> None:
         """Forget what was compiled, and leave the module as it was, but trained."""
         self._state.forget()
-        self._has_run = False
+        self._timing = None
         unwrap(self._user_model)
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -223,11 +220,8 @@ class PoplarExecutor(Measurements):
                 "with Post. Set accum_type before, or make a new trainingModel."
             )
         # They are a copy: the user's own options stay as they are.
-        training._unfreeze()
-        training.setMeanAccumulationAndReplicationReductionStrategy(
-            MeanReductionStrategy.Running
-        )
-        training._freeze()
+        name = "meanAccumulationAndReplicationReductionStrategy"
+        training._values[name] = MeanReductionStrategy.Running
 
     # --- Weights.
 
@@ -236,7 +230,7 @@ class PoplarExecutor(Measurements):
     ) -> Any:
         """Load weights and buffers into the module, and onto the device."""
         fitted = self._user_model.load_state_dict(state_dict, strict)
-        self._state.buffers.of_replicas.reset()
+        self._state.buffers.reset()
         return fitted
 
     def copyWeightsToHost(self) -> None:
@@ -254,7 +248,7 @@ class PoplarExecutor(Measurements):
             Error: The model is not compiled.
         """
         self._check_compiled()
-        self._state.buffers.of_replicas.reset()
+        self._state.buffers.reset()
 
     def copyNamedBuffersToDevice(self) -> None:
         """Give all local replicas the module's buffers."""
@@ -300,11 +294,7 @@ class PoplarExecutor(Measurements):
 
     @rng_state.setter
     def rng_state(self, state: list[int]) -> None:
-        if (
-            not isinstance(state, list)
-            or len(state) != 2
-            or not all(isinstance(number, int) for number in state)
-        ):
+        if not isinstance(state, list) or [type(n) for n in state] != [int, int]:
             raise Error(
                 f"rng_state is {state!r}, but must be a list of two whole numbers, as "
                 "the rng_state of a model is."
@@ -324,11 +314,8 @@ class PoplarExecutor(Measurements):
         )
         if not self._training:
             return []
-        trained = [
-            name
-            for name, parameter in self._user_model.named_parameters()
-            if parameter.requires_grad
-        ]
+        parameters = self._user_model.named_parameters()
+        trained = [name for name, weight in parameters if weight.requires_grad]
         return [kind + name for kind in (GRADIENT, UPDATED) for name in trained]
 
     def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
@@ -344,15 +331,6 @@ class PoplarExecutor(Measurements):
             "Options.anchorTensor() names them.",
         )
         return self._state.anchors.tensor(short_name)
-
-    def _timing(self) -> Timing:
-        loaded = self._state.loaded
-        if loaded is None or not self._has_run:
-            raise Error(
-                "The model has not run yet. Please run the model at least once before "
-                "asking how long it took."
-            )
-        return loaded.timing
 
     def _check_compiled(self) -> Compiled:
         if self._state.compiled is None:

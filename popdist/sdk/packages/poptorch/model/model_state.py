@@ -1,17 +1,31 @@
-"""The state of an executor's module: compiled, loaded, attached to its device."""
+"""The state of an executor's module: compiled, loaded, and what its calls do.
 
+Any: a model's forward takes and returns objects of all kinds.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
-from popdist.torch.replicated.random_numbers import torch_streams
+from popdist.replicated.run import run_replicas
+from popdist.torch.replicated.random_numbers import (
+    host_random_state_kept,
+    torch_streams,
+)
 from popdist.torch.replicated.training import broadcast
 
 from .._logging import log_options, logger
-from ..enums import ConnectionType
+from ..autocasting import casting
+from ..enums import ConnectionType, MeanReductionStrategy
+from ..execution import Execution
 from ..optim import Optimizer as ExtendedOptimizer
 from ..options import Options
 from ..options.popart_options import check_options
@@ -19,26 +33,30 @@ from .compile.compilation import Compilation, Compiled
 from .compile.graph_search import warn_of_int64
 from .compile.progress_bar import compilation_bar
 from .forward.constant_attributes import ConstantAttributes
+from .forward.float_checks import FloatChecks
+from .forward.half_precision import HalfPrecision
+from .forward.losses import TORCH_LOSS, TorchLosses, loss_of
 from .forward.micro_batches import Inputs
 from .forward.module_buffers import ModuleBuffers
+from .forward.outputs import Outputs, refuse_backward
 from .forward.signature import ForwardArguments
-from .forward.training_flags import TrainingFlags
 from .replica_grouping import PerReplicaParameters
-from .replicated_model import ReplicatedModel, Training
 from .run_settings import RunSettings
+from .timing import Timing
 from .update.anchors import Anchors
 from .update.freed_memory import keep_freed_memory
 from .update.instances import meet
 from .update.optimizer_checks import ExpectedAttributes, check_supported
+from .update.training import Training
 from .update.weight_update import WeightUpdate
 
 _DEFAULT_LEARNING_RATE = 0.01
 
 
 class ModelState:
-    """A module on its way to a device: compiled, loaded, attached.
+    """A module on its way to a device: compiled, loaded, and run.
 
-    `compiled` and `loaded` are None until the module is.
+    `compiled` is None until the module is. When it runs first, it is loaded.
     """
 
     def __init__(
@@ -49,10 +67,8 @@ class ModelState:
         optimizer: torch.optim.Optimizer | None,
         grouped: PerReplicaParameters,
     ) -> None:
-        self._module = module
-        self._grouped = grouped
+        self.module, self.settings, self.grouped = module, settings, grouped
         self._options = options
-        self._settings = settings
         self._arguments = ForwardArguments(module.forward)
         if optimizer is not None:
             check_supported(optimizer)
@@ -62,28 +78,26 @@ class ModelState:
     def forget(self) -> None:
         """Make the module one that is neither compiled nor loaded."""
         self.compiled: Compiled | None = None
-        self.loaded: ReplicatedModel | None = None
-        self.attached = self._grouped.frozen = False
-        self.flags = TrainingFlags()
-        self.buffers = ModuleBuffers(self._module, self._settings.replicas)
-        self.streams = torch_streams(self._settings.random_seed)
+        self.training: Training | None = None
+        self.attached = self._is_loaded = self.grouped.frozen = False
+        self.buffers = ModuleBuffers(self.module, self.settings.replicas)
+        self.streams = torch_streams(self.settings.random_seed)
         # The attributes of the optimizer when the model was loaded.
         self._expected: ExpectedAttributes | None = None
         # The anchored tensors of the last call.
         self.anchors = Anchors(
             self._options.anchored_tensors,
-            self._settings.output_mode,
-            self._settings.output_period,
+            self.settings.output_mode,
+            self.settings.output_period,
         )
         # The attributes when the model was compiled; None without that.
-        self.attributes: ConstantAttributes | None = None
+        self._attributes: ConstantAttributes | None = None
 
-    # Any: whatever the module's forward takes.
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
         """Return the inputs as the device has them: it has no float64."""
-        inputs = Inputs(args, kwargs, self._settings, self._arguments)
+        inputs = Inputs(args, kwargs, self.settings, self._arguments)
         if not inputs.has_float64 or any(
-            parameter.dtype is torch.float64 for parameter in self._module.parameters()
+            parameter.dtype is torch.float64 for parameter in self.module.parameters()
         ):
             return inputs
         _warn_of_float64()
@@ -100,30 +114,25 @@ class ModelState:
         if self._options.exists("use_model"):
             is_model = "Enabled" if self._options.use_model else "Disabled"
             logger.info("From the user configuration: Ipu model: %s", is_model)
-        popart = self._options._popart.options
+        popart = self._options._Popart.options
         check_options(popart)
         cached = popart.get("enableEngineCaching") and popart.get("cachePath")
-        self.flags = TrainingFlags()
-        attributes = ConstantAttributes(self._module)
-        with (
-            self.flags.applied(self._module),
-            compilation_bar(self._options._show_compilation_progress_bar) as progress,
-        ):
+        attributes = ConstantAttributes(self.module)
+        with compilation_bar(self._options._show_compilation_progress_bar) as progress:
             compilation = Compilation(
-                module=self._module,
+                module=self.module,
                 inputs=inputs,
-                settings=self._settings,
+                settings=self.settings,
                 buffers=self.buffers,
                 attributes=attributes,
-                streams=torch_streams(self._settings.random_seed),
-                grouped=self._grouped,
+                grouped=self.grouped,
                 progress=progress,
             )
             self.compiled = compilation.cached(Path(str(cached)) if cached else None)
             progress(100)
-        self._grouped.frozen = True
+        self.grouped.frozen = True
         attributes.keep(self.compiled.changing)
-        self.attributes = attributes
+        self._attributes = attributes
         warn_of_int64(self.compiled.int64)
         self.attach()
         return self.compiled
@@ -132,42 +141,78 @@ class ModelState:
         """Attach to the device, unless the options say that there is none."""
         self.attached = self._options.connection_type != ConnectionType.Never
         if self.attached and isinstance(self.optimizer, ExtendedOptimizer):
-            if self._settings.loss_scaling and self.optimizer._loss_factor is None:
+            if self.settings.loss_scaling and self.optimizer._loss_factor is None:
                 self.optimizer._loss_factor = 1.0
             self.optimizer.enter_device(self._parameter_names())
 
-    def load(self, compiled: Compiled) -> ReplicatedModel:
+    def run(self, compiled: Compiled, inputs: Inputs) -> tuple[Any, Timing]:
+        """Run all micro-batches on all local replicas.
+
+        When training, the weights are updated once in each device iteration.
+
+        Returns:
+            The outputs that the options ask for, and when the parts of the call began.
+        """
+        if self._attributes is None:
+            self._attributes = ConstantAttributes(self.module)
+            self._attributes.keep(compiled.changing)
+        self._load(compiled)
+        self.attached = True
+        call = _Call(self, compiled, inputs, self._attributes, Outputs(self.settings))
+        training, gradients = self.training, None
+        if training is not None:
+            self.anchors.begin()
+            gradients = training.gradients
+        with self._attributes.training_flags(), self._torch_set_up(compiled.half):
+            run_replicas(self.settings, self.buffers, self.streams, call, gradients)
+        result = call.outputs.result()
+        if training is not None:
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                    leaf.backward = refuse_backward  # type: ignore[method-assign]
+        return result, call.timing
+
+    def _load(self, compiled: Compiled) -> None:
         """Load the weights when the model runs first: when training, instance 0's."""
-        if self.loaded is not None:
-            return self.loaded
-        training = None
-        if self._settings.training:
+        if self._is_loaded:
+            return
+        if self.settings.training:
             keep_freed_memory()
-            members = meet(self._settings)
-            self._grouped.set_members(members)
+            members = meet(self.settings)
+            self.grouped.set_members(members)
             self.streams.first_replica = members.first_replica
-            weights = [*self._module.parameters(), *self._module.buffers()]
+            weights = [*self.module.parameters(), *self.module.buffers()]
             broadcast(members, [weight.detach() for weight in weights])
-            self.buffers.of_replicas.reset()
-            self._grouped.check_optimizer(self._chosen_optimizer())
-            update = WeightUpdate(self._chosen_optimizer(), self._parameter_names())
-            self._expect_attributes_of(update.optimizer)
-            training = Training(
-                self._settings, members, update, self.anchors, compiled.half
+            self.buffers.reset()
+            self.grouped.check_optimizer(self._chosen_optimizer())
+            counts = self.grouped.group_counts()
+            update = WeightUpdate(
+                self._chosen_optimizer(), self._parameter_names(), counts
             )
-        if self.attributes is None:
-            self.attributes = ConstantAttributes(self._module)
-            self.attributes.keep(compiled.changing)
-        self.loaded = ReplicatedModel(
-            self._module,
-            self._settings,
-            self.buffers,
-            self.attributes,
-            self.streams,
-            training,
-            self._grouped,
-        )
-        return self.loaded
+            # With running means, a grouped weight has the mean over its own group.
+            strategy = (
+                self._options.Training.meanAccumulationAndReplicationReductionStrategy
+            )
+            if not self.settings.mean or strategy != MeanReductionStrategy.Running:
+                counts = {}
+            self._expect_attributes_of(update.optimizer)
+            self.training = Training(
+                self.settings, members, update, self.anchors, compiled.half, counts
+            )
+        self._is_loaded = True
+
+    @contextmanager
+    def _torch_set_up(self, half: bool) -> Iterator[None]:
+        """Set torch up as models need it, and leave it as it was."""
+        with ExitStack() as contexts:
+            contexts.enter_context(host_random_state_kept())
+            contexts.enter_context(torch.set_grad_enabled(self.settings.training))
+            if self.settings.float_checks:
+                # Below the other, which clips overflows.
+                contexts.enter_context(FloatChecks())  # type: ignore[no-untyped-call]
+            if half:
+                contexts.enter_context(HalfPrecision())
+            yield
 
     def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Train with this optimizer, as it is now.
@@ -178,15 +223,14 @@ class ModelState:
             ValueError: PopTorch does not support this variant of the optimizer.
         """
         check_supported(optimizer)
-        self._grouped.check_optimizer(optimizer)
+        self.grouped.check_optimizer(optimizer)
         if self._expected is not None:
             if type(optimizer) is type(self.optimizer):
                 self._expected.check(optimizer)
             else:
                 self._expect_attributes_of(optimizer)
-        training = None if self.loaded is None else self.loaded.training
-        if training is not None:
-            training.set_optimizer(optimizer)
+        if self.training is not None:
+            self.training.set_optimizer(optimizer)
         self.optimizer = optimizer
         if self.attached and isinstance(optimizer, ExtendedOptimizer):
             optimizer.enter_device(self._parameter_names())
@@ -198,12 +242,66 @@ class ModelState:
     def _chosen_optimizer(self) -> torch.optim.Optimizer:
         if self.optimizer is None:
             self.optimizer = torch.optim.SGD(
-                self._module.parameters(), lr=_DEFAULT_LEARNING_RATE
+                self.module.parameters(), lr=_DEFAULT_LEARNING_RATE
             )
         return self.optimizer
 
     def _parameter_names(self) -> dict[torch.Tensor, str]:
-        return {p: name for name, p in self._module.named_parameters()}
+        return {p: name for name, p in self.module.named_parameters()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of a model, as popdist.replicated.run runs it."""
+
+    state: ModelState
+    compiled: Compiled
+    inputs: Inputs
+    attributes: ConstantAttributes
+    outputs: Outputs
+    timing: Timing = field(default_factory=Timing)
+
+    def begin_iteration(self, iteration: int) -> None:
+        self.timing.begin_iteration()
+
+    def end_iteration(self, iteration: int) -> None:
+        self.timing.end_iteration()
+
+    def run_micro_batch(self, iteration: int, step: int, replica: int) -> None:
+        timing, begin = self.timing, perf_counter()
+        args, kwargs = self.inputs.micro_batch(iteration, step, replica)
+        timing.dividing += perf_counter() - begin
+        output = self._run(replica, args, kwargs)
+        begin = perf_counter()
+        self.inputs.keep_changes()
+        self.outputs.add(iteration, step, replica, output)
+        timing.keeping += perf_counter() - begin
+
+    def _run(self, replica: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run forward and, when training, backward; return the outputs."""
+        state, source = self.state, self.compiled.loss
+        recording = TorchLosses() if source == TORCH_LOSS else nullcontext()
+        with (
+            Execution(state.settings.training) as execution,
+            self.attributes.restored(),
+            self._casting(execution),
+            recording,
+        ):
+            output = state.grouped.call(state.module, replica, args, kwargs)
+        if state.training is not None and source is not None:
+            recorded = getattr(recording, "recorded", ())
+            loss = loss_of(source, execution.losses, recorded, output)
+            state.training.backward(loss)
+        return output
+
+    def _casting(self, execution: Execution) -> AbstractContextManager[None]:
+        rules = self.state.settings.cast_rules
+        if rules is None:
+            return nullcontext()
+        if not self.compiled.casts:
+            execution.regions.may_cast = False
+            return nullcontext()
+        return casting(execution, rules)
 
 
 @cache

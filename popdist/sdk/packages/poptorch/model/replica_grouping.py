@@ -103,9 +103,10 @@ class PerReplicaParameters(UserDict[str, Grouping]):
             )
         if mode == VariableRetrievalMode.AllReplicas and size > 1:
             raise Error(
-                f"{name} is to be retrieved from all replicas, but it holds one value "
-                "for each group. Use VariableRetrievalMode.OnePerGroup: all replicas "
-                "of a group have the same value."
+                f"{name} is to be retrieved from all replicas, but it has one value "
+                "for each group, and no room for one of each replica. Use "
+                "VariableRetrievalMode.OnePerGroup: all replicas of a group have the "
+                "same value."
             )
         shape, count = list(self._module.get_parameter(name).shape), replicas // size
         if not shape or shape[0] != count:
@@ -126,23 +127,19 @@ class PerReplicaParameters(UserDict[str, Grouping]):
         for name, grouping in self.items():
             self._checked(name, *grouping)
 
-    def check_saving(self) -> None:
-        """Raise Error if parameters are grouped: files have no groupings."""
-        if self._groups:
-            raise Error(
-                f"{', '.join(self._groups)} differ between replicas, and a file of a "
-                "compiled model cannot hold that. Save the state_dict() instead."
-            )
-
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raise Error if an update of one row would depend on the others."""
-        norms = getattr(optimizer, "max_grad_norm", None)
-        if self._groups and (norms or type(optimizer).__name__ == "LAMB"):
+        """Raise Error if an update would differ between replicas of a weight."""
+        if self._groups and getattr(optimizer, "max_grad_norm", None) is not None:
             raise Error(
                 f"{', '.join(self._groups)} differ between replicas, for which "
-                "poptorch.optim.LAMB and max_grad_norm are not supported: they need "
-                "norms of each replica's weights. Use another optimizer."
+                "max_grad_norm is not supported: each replica would clip by the norm "
+                "of its gradients, and weights that replicas share would no longer be "
+                "the same. Leave max_grad_norm out."
             )
+
+    def group_counts(self) -> dict[str, int]:
+        """Return how many groups each grouped parameter has, by its name."""
+        return {name: groups.count for name, groups in self._groups.items()}
 
     # Any: whatever the module's forward takes and returns.
     def call(

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import torch
-
 from popdist.popdist_core import getNumIpusPerReplica, isPopdistEnvSet
 from popdist.replicated.returned import ReturnedBatches, ReturnMode
 from popdist.replicated.settings import ReplicatedSettings
@@ -17,30 +15,14 @@ from ..errors import Error
 from ..options import Options
 from ..options.strategies import PipelinedExecution, _IExecutionStrategy
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LossScaling:
-    """When automatic loss scaling halves its factor, by the names of PopART."""
-
-    # Gradients above it are large: a part of the largest float16.
-    bin_edge: float
+# When automatic loss scaling halves its factor, by the names and defaults of PopART.
+_LOSS_SCALING = {
+    # Gradients above this part of the largest float16 are large.
+    "binEdgeLocation": 0.125,
     # The proportion of large gradients above which the factor is halved.
-    upper_proportion: float
-    update_period: int
-
-    # Any: each option has another type.
-    @classmethod
-    def of(cls, popart: Mapping[str, Any]) -> Self | None:
-        """Return the settings; None if the loss is not scaled automatically."""
-        prefix = "automaticLossScalingSettings."
-        if not popart.get(f"{prefix}enabled"):
-            return None
-        edge = popart.get(f"{prefix}binEdgeLocation", 0.125)
-        return cls(
-            bin_edge=edge * torch.finfo(torch.float16).max,
-            upper_proportion=popart.get(f"{prefix}thresholdUpperCountProportion", 1e-7),
-            update_period=popart.get(f"{prefix}updatePeriod", 1),
-        )
+    "thresholdUpperCountProportion": 1e-7,
+    "updatePeriod": 1,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +40,7 @@ class RunSettings(ReplicatedSettings):
     # None without automatic casts.
     cast_rules: CastRules | None = None
     # None without automatic loss scaling.
-    loss_scaling: LossScaling | None = None
+    loss_scaling: Mapping[str, float] | None = None
     # Not in the repr, which makes the key of a model in the executable cache.
     strategy: _IExecutionStrategy = field(
         default_factory=PipelinedExecution, repr=False
@@ -101,16 +83,27 @@ class RunSettings(ReplicatedSettings):
             output_period=options.output_return_period,
             broadcast_buffers=options.broadcast_buffers,
             random_seed=options.random_seed if options.exists("random_seed") else None,
-            float_checks=bool(options._popart.options.get("enableFloatingPointChecks")),
+            float_checks=bool(options._Popart.options.get("enableFloatingPointChecks")),
             cast_rules=CastRules(
                 precision.autocast_policy, precision.half_float_casting
             )
             if precision.autocast_enabled
             else None,
-            loss_scaling=LossScaling.of(options._popart.options),
+            loss_scaling=_loss_scaling(options._Popart.options),
             strategy=options._execution_strategy,
             ipus_per_replica=getNumIpusPerReplica() if isPopdistEnvSet() else None,
         )
+
+
+# Any: each option has another type.
+def _loss_scaling(popart: Mapping[str, Any]) -> dict[str, float] | None:
+    prefix = "automaticLossScalingSettings."
+    if not popart.get(f"{prefix}enabled"):
+        return None
+    return {
+        name: popart.get(f"{prefix}{name}", default)
+        for name, default in _LOSS_SCALING.items()
+    }
 
 
 def _accumulation_refused(options: Options) -> Error:

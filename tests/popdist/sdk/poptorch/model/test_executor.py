@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import poptorch
-from poptorch.model import replicated_model
-from poptorch.model.forward import timing
+from poptorch.model import model_state, timing
 
 
 class Identity(nn.Module):
@@ -438,7 +437,7 @@ def test_latencies_have_the_parts_of_all_micro_batches(
             return x
 
     def slow(name: str, function: str, seconds: float) -> None:
-        owner = getattr(replicated_model, name)
+        owner = getattr(model_state, name)
         original = getattr(owner, function)
 
         def slowed(*args: Any) -> Any:
@@ -449,7 +448,7 @@ def test_latencies_have_the_parts_of_all_micro_batches(
 
     executor = poptorch.inferenceModel(Slow(), options(replicas=2, iterations=3))
     executor(torch.ones(6))
-    for module in (replicated_model, timing):
+    for module in (model_state, timing):
         monkeypatch.setattr(module, "perf_counter", lambda: clock[0])
     slow("Inputs", "micro_batch", 1)
     slow("Outputs", "add", 10)
@@ -462,6 +461,22 @@ def test_latencies_have_the_parts_of_all_micro_batches(
     assert executor.getLatency() == (222, 222, 222)
 
 
+def test_the_model_of_an_inference_model_is_a_copy_with_the_same_weights() -> None:
+    model = seeded(nn.Dropout())
+    trained = poptorch.trainingModel(model, options(), sgd(model))
+    executor = poptorch.inferenceModel(trained, options())
+
+    executor.model.training = False
+
+    assert trained.model is model
+    assert executor.model is not model
+    assert model.training
+    for weight, own in zip(
+        executor.model.parameters(), model.parameters(), strict=True
+    ):
+        assert weight is own
+
+
 def test_state_dicts_are_written_through_to_all_replicas() -> None:
     model = seeded(nn.BatchNorm1d(8))
     other = seeded(nn.BatchNorm1d(8), seed=5)
@@ -471,7 +486,7 @@ def test_state_dicts_are_written_through_to_all_replicas() -> None:
     executor.load_state_dict(other.state_dict())
 
     assert model.layers[0].weight.equal(other.layers[0].weight)
-    assert len(executor._state.buffers.of_replicas._others) == 0
+    assert len(executor._state.buffers._others) == 0
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -1,6 +1,8 @@
 """Weights of which each group of replicas has its own value."""
 
 import copy
+import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,19 +204,91 @@ def test_groups_that_do_not_fit_are_refused() -> None:
         with pytest.raises(poptorch.Error, match="compiled, so the groups of weight c"):
             parameter.replicaGrouping(kind, 2, ONE)
     parameter.replicaGrouping(TYPES.Consecutive, 2, ONE)
-    with pytest.raises(poptorch.Error, match=r"Save the state_dict\(\) instead"):
-        executor.save("file")
     executor.destroy()
     parameter.replicaGrouping(TYPES.Orthogonal, 2, ONE)
 
 
-@pytest.mark.parametrize(
-    ("kind", "arguments"),
-    [(poptorch.optim.LAMB, {}), (poptorch.optim.AdamW, {"max_grad_norm": 1.0})],
-)
-def test_norms_over_all_groups_are_refused(kind: Any, arguments: Any) -> None:
+@pytest.mark.parametrize("by_accumulator", [False, True], ids=["option", "accum_type"])
+def test_running_means_are_over_the_replicas_of_a_group(by_accumulator: bool) -> None:
     model = Split(2)
-    optimizer = kind(model.parameters(), 0.1, **arguments)
+    plain = copy.deepcopy(model)
+    made = settings_of(4)
+    if not by_accumulator:
+        made.Training.setMeanAccumulationAndReplicationReductionStrategy(
+            poptorch.MeanReductionStrategy.Running
+        )
+    accumulator = torch.float16 if by_accumulator else None
+    optimizer = poptorch.optim.SGD(model.parameters(), 0.5, accum_type=accumulator)
+    executor = poptorch.trainingModel(model, made, optimizer)
+    for name in ("weight", "inner.bias"):
+        executor.per_replica_params[name] = TYPES.Orthogonal, 2, ONE
+    inputs = batches()[0]
+
+    executor(inputs.flatten(0, 2))
+
+    for step, replica in itertools.product(range(2), range(4)):
+        group = replica % 2
+        y = inputs[step, replica] @ plain.weight[group]
+        y = (y @ plain.inner.weight.T + plain.inner.bias[group]).tanh()
+        # Of the 8 micro-batches, 4 are of each group.
+        ((y**2).mean() / 4).backward()
+    assert plain.inner.weight.grad is not None
+    # All replicas share this one.
+    plain.inner.weight.grad /= 2
+    torch.optim.SGD(plain.parameters(), 0.5).step()
+    for name, value in plain.named_parameters():
+        torch.testing.assert_close(model.get_parameter(name), value)
+
+
+def test_lamb_scales_the_update_of_each_group_by_itself() -> None:
+    model = Split(4)
+    parts = [Split(1) for _ in range(4)]
+    with torch.no_grad():
+        for index, part in enumerate(parts):
+            part.weight.copy_(model.weight[index : index + 1])
+            part.inner.bias.copy_(model.inner.bias[index : index + 1])
+            part.inner.weight.copy_(model.inner.weight)
+    optimizer = poptorch.optim.LAMB(model.parameters(), 0.1, weight_decay=0.1)
+    made = settings_of(4)
+    made.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Sum)
+    executor = poptorch.trainingModel(model, made, optimizer)
+    for name in ("weight", "inner.bias"):
+        executor.per_replica_params[name] = TYPES.NoGrouping, 0, ONE
+    inputs = batches()[0]
+
+    executor(inputs.flatten(0, 2))
+
+    for index, part in enumerate(parts):
+        for step in range(2):
+            y = part.inner(inputs[step, index] @ part.weight[0]).tanh()
+            (y**2).mean().backward()
+        grouped_weights = [part.weight, part.inner.bias]
+        poptorch.optim.LAMB(grouped_weights, 0.1, weight_decay=0.1).step()
+        torch.testing.assert_close(model.weight[index], part.weight[0])
+        torch.testing.assert_close(model.inner.bias[index], part.inner.bias[0])
+
+
+def test_a_saved_model_has_the_groups_of_its_weights(tmp_path: Path) -> None:
+    inputs = batches()
+    executor = grouped(Split(2), TYPES.Orthogonal, settings_of(4))
+    executor(inputs[0].flatten(0, 2))
+    executor.save(str(tmp_path / "model.poptorch"))
+
+    loaded = poptorch.load(str(tmp_path / "model.poptorch"))
+    for batch in inputs[1:]:
+        _, expected = executor(batch.flatten(0, 2))
+        assert loaded(batch.flatten(0, 2))[1].equal(expected)
+
+    assert loaded.per_replica_params == executor.per_replica_params
+    for (name, found), value in zip(
+        loaded.named_parameters(), executor.parameters(), strict=True
+    ):
+        assert found.equal(value), name
+
+
+def test_a_norm_over_all_groups_is_refused() -> None:
+    model = Split(2)
+    optimizer = poptorch.optim.AdamW(model.parameters(), 0.1, max_grad_norm=1.0)
     executor = poptorch.trainingModel(model, settings_of(4), optimizer)
     for name in ("weight", "inner.bias"):
         executor.per_replica_params[name] = TYPES.Orthogonal, 2, ONE

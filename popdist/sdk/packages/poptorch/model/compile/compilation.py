@@ -9,16 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from popdist.replicated.seeds import ReplicaStreams
-from popdist.torch.replicated.random_numbers import host_random_state_kept
+from popdist.torch.replicated.random_numbers import (
+    host_random_state_kept,
+    torch_streams,
+)
 
 from ...annotations import count_ipus, count_stages
 from ...autocasting import casting
 from ...errors import Error
 from ...execution import Execution
-from ..forward.constant_attributes import AttributePath, ConstantAttributes
+from ..forward.constant_attributes import ConstantAttributes
 from ..forward.half_precision import HalfPrecision
-from ..forward.losses import LossSource, TorchLosses, find_loss
+from ..forward.losses import IDENTITY_LOSS, LossSource, TorchLosses, find_loss
 from ..forward.micro_batches import Inputs
 from ..forward.module_buffers import ModuleBuffers
 from ..forward.signature import Signature
@@ -27,9 +29,8 @@ from ..run_settings import RunSettings
 from .executable_cache import key_of, read_or_make
 from .graph_search import GraphSearch
 
-# The fields of a compiled model in a cache, besides whether its loss is an
-# identity_loss.
-_CACHED = ("ipus", "half", "casts", "int64", "changing")
+# The fields of a compiled model in a cache.
+_CACHED = ("loss", "ipus", "half", "casts", "int64", "changing")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +47,7 @@ class Compiled:
     # The first operation with a result of int64, and its place; None without any.
     int64: str | None
     # Attributes that forward changes: constants of the model.
-    changing: Sequence[AttributePath]
+    changing: Sequence[str]
 
     def check_inputs(self, inputs: Inputs) -> None:
         """Raise Error if the inputs are not like those that the model was compiled for.
@@ -75,7 +76,6 @@ class Compilation:
     settings: RunSettings
     buffers: ModuleBuffers
     attributes: ConstantAttributes
-    streams: ReplicaStreams
     grouped: PerReplicaParameters
     progress: Callable[[int], object]
 
@@ -93,21 +93,15 @@ class Compilation:
         # Any: values of JSON.
         def compile_here() -> dict[str, Any]:
             compiled.append(self.run())
-            loss = compiled[0].loss
-            entry = {name: getattr(compiled[0], name) for name in _CACHED}
-            return {**entry, "identity_loss": loss is not None and loss.identity_loss}
+            return {name: getattr(compiled[0], name) for name in _CACHED}
 
         entry = read_or_make(cache, key, compile_here)
         if compiled:
             return compiled[0]
-        training = self.settings.training
         # Where torch's losses are in the outputs is found out in each process.
-        if training and not entry["identity_loss"]:
+        if entry["loss"] not in (None, IDENTITY_LOSS):
             return self.run()
-        values = {name: entry[name] for name in _CACHED}
-        values["changing"] = [(owner, name) for owner, name in entry["changing"]]
-        loss = LossSource(identity_loss=True) if training else None
-        return Compiled(signature=self.inputs.signature(), loss=loss, **values)
+        return Compiled(signature=self.inputs.signature(), **entry)
 
     def run(self) -> Compiled:
         """Run one forward pass without lasting effects, and return its findings.
@@ -130,14 +124,18 @@ class Compilation:
             search,
             nullcontext() if rules is None else casting(execution, rules),
         ):
-            self.streams.begin(0)
+            torch_streams(settings.random_seed).begin(0)
             with TorchLosses() as recorder:
                 output = self.grouped.call(self.module, 0, args, kwargs)
             self.progress(50)
-            check_buffers(settings.broadcast_buffers and settings.training)
+            check_buffers(
+                settings.broadcast_buffers
+                and settings.training
+                and settings.replicas > 1
+            )
             loss = None
             if settings.training:
-                loss = find_loss(execution, recorder.recorded, output)
+                loss = find_loss(execution.losses, recorder.recorded, output)
         ipus = _check_ipus(execution, settings)
         self.progress(100)
         return Compiled(

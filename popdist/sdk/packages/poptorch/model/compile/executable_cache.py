@@ -22,7 +22,7 @@ from torch import nn
 from ..._logging import logger
 from ..forward.constant_attributes import INTERNAL_NAMES
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 def read_or_make(
@@ -56,36 +56,26 @@ def key_of(module: nn.Module, *others: Any) -> str | None:
     digest = hashlib.md5(usedforsecurity=False)
     texts = [repr(module), torch.__version__, str(torch.get_default_dtype())]
     texts += map(repr, others)
+    sources: dict[str, bytes] = {}
     for name, part in module.named_modules():
         try:
             digest.update(_content(part))
+            for cls in type(part).__mro__:
+                # torch's classes follow from its version.
+                if cls is not object and cls.__module__.split(".")[0] != "torch":
+                    file = inspect.getfile(cls)
+                    sources[file] = sources.get(file) or Path(file).read_bytes()
         # A user's class may raise anything while it is pickled.
         except Exception as error:
             logger.info(
                 "The executable cache is not used: an attribute of the module %r of "
-                "the model cannot be pickled (%s).",
+                "the model cannot be pickled, or its source cannot be read (%s).",
                 name,
                 error,
             )
             return None
-    files = set()
-    for cls in {cls for part in module.modules() for cls in type(part).__mro__}:
-        # torch's classes follow from its version.
-        if cls is object or cls.__module__.split(".")[0] == "torch":
-            continue
-        try:
-            source = inspect.getsourcefile(cls)
-        except TypeError:
-            source = None
-        if source is None:
-            return None
-        files.add(source)
-    try:
-        texts += [Path(file).read_text(errors="replace") for file in sorted(files)]
-    except OSError:
-        return None
-    for text in texts:
-        digest.update(text.encode() + b"\0")
+    for content in (*map(str.encode, texts), *map(sources.get, sorted(sources))):
+        digest.update((content or b"") + b"\0")
     return digest.hexdigest()
 
 

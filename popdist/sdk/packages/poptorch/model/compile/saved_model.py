@@ -11,9 +11,10 @@ from torch import nn
 
 from ...errors import Error
 from ...options import Options
+from ..replica_grouping import Grouping
 from .compilation import Compiled
 
-_FORMAT = "popdist poptorch 4"
+_FORMAT = "popdist poptorch 5"
 # What pickle raises, as its documentation lists it; and torch, for an incomplete file.
 _UNPICKLING_ERRORS = (
     pickle.UnpicklingError,
@@ -37,6 +38,8 @@ class SavedModel:
     optimizer: torch.optim.Optimizer | None
     options: Options | None
     random_state: list[int] | None
+    # The groupings of parameters that differ between replicas.
+    groups: dict[str, Grouping]
 
     def write(self, filename: str) -> None:
         """Write the file, in place of one of this name only when it is complete."""

@@ -4,7 +4,6 @@ Any: models and torch's functions take and return objects of all kinds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from ...errors import Error
-from ...execution import Execution
 
 _NAMES = """
 binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss
@@ -41,38 +39,29 @@ class TorchLosses(TorchFunctionMode):
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class LossSource:
-    """Where the loss is found: in identity_loss, in an output, or in torch's losses.
-
-    `output` is the index of an output; None if the loss is none of them.
-    """
-
-    identity_loss: bool
-    output: int | None = None
-
-    @property
-    def needs_recording(self) -> bool:
-        """Whether torch's loss functions have to be watched in each forward pass."""
-        return not self.identity_loss and self.output is None
+# Where the loss of a model is found: the index of an output, or one of these.
+IDENTITY_LOSS, TORCH_LOSS = "identity_loss", "torch_loss"
+LossSource = str | int
 
 
 def find_loss(
-    execution: Execution, recorded: Sequence[torch.Tensor], output: Any
+    identity_losses: Sequence[torch.Tensor],
+    recorded: Sequence[torch.Tensor],
+    output: Any,
 ) -> LossSource:
     """Return where the loss of a model is found, by its first forward pass.
 
     Raises:
         Error: There is no loss, or several that do not depend on each other.
     """
-    if execution.losses:
-        *others, last = execution.losses
+    if identity_losses:
+        *others, last = identity_losses
         if others and not _depends(last, others):
             raise Error(
                 "Multiple independent losses found in graph. Add the losses up, and "
                 "pass the sum alone through poptorch.identity_loss."
             )
-        return LossSource(identity_loss=True)
+        return IDENTITY_LOSS
     if not recorded:
         raise Error(
             "The model has no loss to train with. Pass the loss through "
@@ -83,7 +72,7 @@ def find_loss(
     leaves = tree_leaves(output)
     for index, leaf in enumerate(leaves):
         if leaf is last:
-            return LossSource(identity_loss=False, output=index)
+            return index
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor) and _depends(leaf, [last]):
             raise Error(
@@ -91,12 +80,12 @@ def find_loss(
                 "returns it. Pass the final loss through "
                 "poptorch.identity_loss(loss, reduction='none') in forward()."
             )
-    return LossSource(identity_loss=False)
+    return TORCH_LOSS
 
 
 def loss_of(
     source: LossSource,
-    execution: Execution,
+    identity_losses: Sequence[torch.Tensor],
     recorded: Sequence[torch.Tensor],
     output: Any,
 ) -> torch.Tensor:
@@ -105,11 +94,10 @@ def loss_of(
     Raises:
         Error: It has none.
     """
-    losses: Sequence[Any] = recorded
-    if source.identity_loss:
-        losses = execution.losses
-    elif source.output is not None:
-        losses = tree_leaves(output)[source.output : source.output + 1]
+    if isinstance(source, int):
+        losses = tree_leaves(output)[source : source + 1]
+    else:
+        losses = [*(identity_losses if source == IDENTITY_LOSS else recorded)]
     if not losses or not isinstance(losses[-1], torch.Tensor):
         raise Error(
             "The model computed a loss when it was compiled, but not in this call. Let "

@@ -6,6 +6,7 @@ Any: hyperparameters and entries of a state are numbers, tuples, booleans and te
 
 import copy
 import logging
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -28,13 +29,20 @@ class WeightUpdate:
     are updated in float32 and rounded once.
     """
 
-    def __init__(self, optimizer: Optimizer, names: dict[torch.Tensor, str]) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        names: dict[torch.Tensor, str],
+        grouped: Container[str],
+    ) -> None:
         """Take over an optimizer.
 
         Args:
+            optimizer: The optimizer, of which a copy updates the weights.
             names: The names of the model's parameters.
+            grouped: Those that have a row for each group of replicas.
         """
-        self._names = names
+        self._names, self._grouped = names, grouped
         self._wide: dict[torch.Tensor, torch.Tensor] = {}
         # The parameters that it updates, and their names.
         self.parameters: list[torch.Tensor] = []
@@ -78,6 +86,12 @@ class WeightUpdate:
         }
         for group in self._device.param_groups:
             group["params"] = [self._wide.get(p, p) for p in group["params"]]
+        # Without an attribute for it, torch's optimizers ignore this.
+        self._device.weights_with_rows = {
+            self._wide.get(parameter, parameter)
+            for parameter, name in zip(self.parameters, self.names, strict=True)
+            if name in self._grouped
+        }
         self._share_state()
 
     def _log(self) -> None:
@@ -171,17 +185,13 @@ def _copy_of(optimizer: Optimizer) -> Optimizer:
     copied.__dict__.pop("step", None)
     copied.param_groups = [
         {
-            name: list(value) if name == "params" else _value_of(value)
+            name: list(value) if name == "params" else copy.deepcopy(value)
             for name, value in group.items()
         }
         for group in optimizer.param_groups
     ]
     copied.state = type(optimizer.state)(dict)
     return copied
-
-
-def _value_of(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else copy.copy(value)
 
 
 def _keep_state(old: Optimizer, new: Optimizer) -> None:
@@ -199,13 +209,11 @@ def _check_constants(device: Optimizer, new: Optimizer) -> None:
     attrs = getattr(new, "variable_attrs", None)
     if attrs is None or device_class(new) is not type(device):
         return
-    for index, (before, now) in enumerate(
-        zip(device.param_groups, new.param_groups, strict=False)
-    ):
-        for name, value in now.items():
-            if name == "params" or not attrs.isConstant(name):
-                continue
-            if name in before and before[name] != value:
+    groups = zip(device.param_groups, new.param_groups, strict=False)
+    for index, (before, now) in enumerate(groups):
+        for name in before.keys() & now.keys() - {"params"}:
+            value = now[name]
+            if attrs.isConstant(name) and before[name] != value:
                 raise Error(
                     f"The optimizer's {name} is constant, because it had its default "
                     "value or was marked so, and cannot change from "
