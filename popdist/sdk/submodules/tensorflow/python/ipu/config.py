@@ -7,42 +7,72 @@ on a CPU.
 
 import copy
 import difflib
-from collections.abc import Callable, Mapping
+import enum
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import reduce
 from typing import Any, ClassVar
 
-from .enums import (
-    DeviceConnectionType,
-    ExecutionProfileType,
-    MergeRemoteBuffersBehaviour,
-    SchedulingAlgorithm,
-    SelectionOrder,
-    StochasticRoundingBehaviour,
-)
 from .refusals import logger, refuse
 
-__all__ = [
-    "AttributeMetadata",
-    "Category",
-    "DeviceConnectionType",
-    "ExecutionProfileType",
-    "IPUConfig",
-    "IpuOptions",
-    "MergeRemoteBuffersBehaviour",
-    "SchedulingAlgorithm",
-    "SelectionOrder",
-    "StochasticRoundingBehaviour",
-    "check_options",
-    "check_when_configured",
-    "configure_ipu_system",
-    "current",
-    "get_ipu_config",
-    "is_configured",
-    "reset_ipu_configuration",
-]
 
-Options = Mapping[str, Any]
+class SelectionOrder(enum.Enum):
+    """In which order the IPUs of a device are used."""
+
+    AUTO = 0
+    ZIGZAG = 1
+    SNAKE = 2
+    HOOF = 3
+
+
+class ExecutionProfileType(enum.Enum):
+    """The contents of an execution profile."""
+
+    NO_PROFILE = 0
+    DEVICE_PROFILE = 1
+    IPU_PROFILE = 2
+    TILE_PROFILE = 3
+
+
+class DeviceConnectionType(enum.Enum):
+    """When a process attaches to its device."""
+
+    ALWAYS = 0
+    ON_DEMAND = 1
+    NEVER = 2
+    PRE_COMPILE = 3
+
+
+class MergeRemoteBuffersBehaviour(enum.Enum):
+    """The buffers outside the chip that are merged."""
+
+    NO_MERGING = 0
+    MERGE = 1
+    IF_BENEFICIAL = 2
+
+
+class SchedulingAlgorithm(enum.Enum):
+    """How the operations of a program are ordered."""
+
+    CHOOSE_BEST = 0
+    CLUSTERING = 1
+    POST_ORDER = 2
+    LOOK_AHEAD = 3
+    SHORTEST_PATH = 4
+
+
+class StochasticRoundingBehaviour(enum.Enum):
+    """Where results are rounded at random."""
+
+    OFF = 0
+    ON = 1
+    REPLICA_IDENTICAL_ONLY = 2
+
+    @staticmethod
+    def from_bool(value: bool) -> "StochasticRoundingBehaviour":
+        """Return ON or OFF."""
+        behaviour = StochasticRoundingBehaviour
+        return behaviour.ON if value else behaviour.OFF
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,123 +107,111 @@ class AttributeMetadata:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
-    """The default of an option, and the types of its values."""
-
-    default: Any
-    types: tuple[type, ...]
-    deprecated_msg: str | None = None
-
-
-def _category(**options: Any) -> Options:
-    return MappingProxyType(options)
-
-
-_NUMBERS = _Option([], (int, list, tuple))
-_POPLAR = _category(poplar_options={})
-_OPTIONS = _category(
-    allow_recompute=False,
-    selection_order=SelectionOrder.AUTO,
-    serialization_output_folder="",
-    compilation_poplar_options={},
-    gcl_poplar_options={},
-    auto_select_ipus=_NUMBERS,
-    select_ipus=_NUMBERS,
-    convolutions=_POPLAR,
-    device_connection=_category(
-        type=DeviceConnectionType.ALWAYS, version="", enable_remote_buffers=False
-    ),
-    slices=_POPLAR,
-    experimental=_category(
-        always_rearrange_copies_on_the_host=False,
-        enable_remote_buffer_embedding=False,
-        enable_prng_stability=False,
-        multi_replica_distribution=_category(process_index=0, process_count=0),
-    ),
-    floating_point_behaviour=_category(
-        inv=False,
-        div0=False,
-        oflo=False,
-        esr=_Option(
-            StochasticRoundingBehaviour.OFF, (StochasticRoundingBehaviour, bool)
-        ),
-        nanoo=False,
-        set_all=False,
-    ),
-    io_tiles=_category(
-        num_io_tiles=0, place_ops_on_io_tiles=False, available_memory_proportion=0.9
-    ),
-    ipu_model=_category(compile_ipu_code=True, tiles_per_ipu=0, version="ipu2"),
-    matmuls=_category(clear_pass_type=False, poplar_options={}),
-    norms=_category(
-        use_stable_statistics=False,
-        experimental=_category(distributed_batch_norm_replica_group_size=1),
-    ),
-    optimizations=_category(
-        math=_category(fast=False, dot_strength=True),
-        prefetch_data_streams=True,
-        combine_embedding_lookups=False,
-        combine_matmuls=False,
-        enable_graph_outlining=True,
-        merge_infeed_io_copies=False,
-        maximum_cross_replica_sum_buffer_size=0,
-        maximum_reduce_scatter_buffer_size=0,
-        maximum_inter_ipu_copies_buffer_size=0,
-        maximum_send_recv_cluster_size=0,
-        maximum_reduce_many_buffer_size=0,
-        maximum_all_gather_buffer_size=0,
-        minimum_remote_tensor_size=128,
-        merge_remote_buffers=MergeRemoteBuffersBehaviour.IF_BENEFICIAL,
-        enable_gather_simplifier=True,
-        triangular_solve_expander_block_size=0,
-        cholesky_block_size=0,
-        enable_fast_math=_Option(
-            False, (bool,), "set optimizations.math.fast instead."
-        ),
-        enable_dynamic_slice_replacement=True,
-        maximum_all_to_all_buffer_size=0,
-    ),
-    pooling=_POPLAR,
-    scheduling=_category(
-        algorithm=SchedulingAlgorithm.CHOOSE_BEST,
-        maximum_scheduler_lookahead_depth=5,
-        maximum_scheduler_search_space_size=64,
-    ),
-)
+# Categories and the option's name, with dots: the default.
+_DEFAULTS: dict[str, Any] = {
+    "allow_recompute": False,
+    "selection_order": SelectionOrder.AUTO,
+    "serialization_output_folder": "",
+    "compilation_poplar_options": {},
+    "gcl_poplar_options": {},
+    "auto_select_ipus": [],
+    "select_ipus": [],
+    "convolutions.poplar_options": {},
+    "device_connection.type": DeviceConnectionType.ALWAYS,
+    "device_connection.version": "",
+    "device_connection.enable_remote_buffers": False,
+    "slices.poplar_options": {},
+    "experimental.always_rearrange_copies_on_the_host": False,
+    "experimental.enable_remote_buffer_embedding": False,
+    "experimental.enable_prng_stability": False,
+    "experimental.multi_replica_distribution.process_index": 0,
+    "experimental.multi_replica_distribution.process_count": 0,
+    "floating_point_behaviour.inv": False,
+    "floating_point_behaviour.div0": False,
+    "floating_point_behaviour.oflo": False,
+    "floating_point_behaviour.esr": StochasticRoundingBehaviour.OFF,
+    "floating_point_behaviour.nanoo": False,
+    "floating_point_behaviour.set_all": False,
+    "io_tiles.num_io_tiles": 0,
+    "io_tiles.place_ops_on_io_tiles": False,
+    "io_tiles.available_memory_proportion": 0.9,
+    "ipu_model.compile_ipu_code": True,
+    "ipu_model.tiles_per_ipu": 0,
+    "ipu_model.version": "ipu2",
+    "matmuls.clear_pass_type": False,
+    "matmuls.poplar_options": {},
+    "norms.use_stable_statistics": False,
+    "norms.experimental.distributed_batch_norm_replica_group_size": 1,
+    "optimizations.math.fast": False,
+    "optimizations.math.dot_strength": True,
+    "optimizations.prefetch_data_streams": True,
+    "optimizations.combine_embedding_lookups": False,
+    "optimizations.combine_matmuls": False,
+    "optimizations.enable_graph_outlining": True,
+    "optimizations.merge_infeed_io_copies": False,
+    "optimizations.maximum_cross_replica_sum_buffer_size": 0,
+    "optimizations.maximum_reduce_scatter_buffer_size": 0,
+    "optimizations.maximum_inter_ipu_copies_buffer_size": 0,
+    "optimizations.maximum_send_recv_cluster_size": 0,
+    "optimizations.maximum_reduce_many_buffer_size": 0,
+    "optimizations.maximum_all_gather_buffer_size": 0,
+    "optimizations.minimum_remote_tensor_size": 128,
+    "optimizations.merge_remote_buffers": MergeRemoteBuffersBehaviour.IF_BENEFICIAL,
+    "optimizations.enable_gather_simplifier": True,
+    "optimizations.triangular_solve_expander_block_size": 0,
+    "optimizations.cholesky_block_size": 0,
+    "optimizations.enable_fast_math": False,
+    "optimizations.enable_dynamic_slice_replacement": True,
+    "optimizations.maximum_all_to_all_buffer_size": 0,
+    "pooling.poplar_options": {},
+    "scheduling.algorithm": SchedulingAlgorithm.CHOOSE_BEST,
+    "scheduling.maximum_scheduler_lookahead_depth": 5,
+    "scheduling.maximum_scheduler_search_space_size": 64,
+}
+# The options that take values of other types than the default's.
+_TYPES = {
+    "auto_select_ipus": (int, list, tuple),
+    "select_ipus": (int, list, tuple),
+    "floating_point_behaviour.esr": (StochasticRoundingBehaviour, bool),
+}
+_DEPRECATED = {"optimizations.enable_fast_math": "set optimizations.math.fast instead."}
+OPTIONS = {
+    name: AttributeMetadata(
+        name=name,
+        default=default,
+        types=_TYPES.get(name, (type(default),)),
+        deprecated_msg=_DEPRECATED.get(name),
+    )
+    for name, default in _DEFAULTS.items()
+}
 
 
 class Category:
     """Options and categories of them, as attributes."""
 
-    def __init__(self, options: Options, name: str = "") -> None:
+    def __init__(self, prefix: str = "") -> None:
+        """Begin with the defaults.
+
+        Args:
+            prefix: The part of the options' names before the names of attributes.
+        """
         values: dict[str, Any] = {}
-        metadata: dict[str, AttributeMetadata] = {}
-        for key, entry in options.items():
-            full = f"{name}.{key}" if name else key
-            if isinstance(entry, MappingProxyType):
-                values[key] = Category(entry, full)
-                metadata[key] = AttributeMetadata(name=full)
-                continue
-            if not isinstance(entry, _Option):
-                entry = _Option(entry, (type(entry),))
-            values[key] = copy.copy(entry.default)
-            metadata[key] = AttributeMetadata(
-                name=full,
-                default=entry.default,
-                types=entry.types,
-                deprecated_msg=entry.deprecated_msg,
-            )
-        self.__dict__.update(_values=values, _metadata=metadata)
+        for name, option in OPTIONS.items():
+            key, *rest = name.removeprefix(prefix).split(".")
+            if name.startswith(prefix) and key not in values:
+                values[key] = (
+                    Category(f"{prefix}{key}.") if rest else copy.copy(option.default)
+                )
+        self.__dict__.update(_values=values, _prefix=prefix)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        self._check(name)
+        self.get_attribute_metadata(name)
         return self._values[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        metadata = self._check(name)
+        metadata = self.get_attribute_metadata(name)
         if isinstance(self._values[name], Category):
             raise TypeError(f"{metadata.name} is a category and cannot be assigned to.")
         metadata.warn_if_deprecated()
@@ -214,77 +232,56 @@ class Category:
     __hash__ = None  # type: ignore[assignment]
 
     def get_attribute_metadata(self, attr: str) -> AttributeMetadata:
-        """Return the description of an option, by its name with dots."""
-        first, _, rest = attr.partition(".")
-        metadata = self._check(first)
-        if not rest:
-            return metadata
-        entry = self._values[first]
-        if not isinstance(entry, Category):
-            raise ValueError(f"{metadata.name} is an option, and has no {rest}.")
-        return entry.get_attribute_metadata(rest)
-
-    def _check(self, name: str) -> AttributeMetadata:
-        """Return the description of an attribute.
+        """Return the description of an option, by its name with dots.
 
         Raises:
             ValueError: There is none of that name.
         """
-        metadata: dict[str, AttributeMetadata] = self._metadata
-        if name in metadata:
-            return metadata[name]
-        close = difflib.get_close_matches(name, metadata)
-        hint = f" Did you mean '{metadata[close[0]].name}'?" if close else ""
-        raise ValueError(f"'{name}' is not a valid attribute of this config.{hint}")
+        first, _, rest = attr.partition(".")
+        name = f"{self._prefix}{first}"
+        if first not in self._values:
+            close = difflib.get_close_matches(first, self._values)
+            hint = f" Did you mean '{self._prefix}{close[0]}'?" if close else ""
+            raise ValueError(
+                f"'{first}' is not a valid attribute of this config.{hint}"
+            )
+        if not rest:
+            return OPTIONS.get(name) or AttributeMetadata(name=name)
+        if name in OPTIONS:
+            raise ValueError(f"{name} is an option, and has no {rest}.")
+        category: Category = self._values[first]
+        return category.get_attribute_metadata(rest)
+
+
+def read_option(config: Category, name: str) -> Any:
+    """Return the value of an option, by its name with dots."""
+    return reduce(getattr, name.split("."), config)
+
+
+def set_option(config: Category, name: str, value: object) -> None:
+    """Set an option by its name with dots."""
+    *categories, last = name.split(".")
+    setattr(reduce(getattr, categories, config), last, value)
 
 
 class IPUConfig(Category):
     """All options of an IPU system."""
 
     def __init__(self) -> None:
-        super().__init__(_OPTIONS)
+        super().__init__()
 
     def configure_ipu_system(self, device: str = "cpu") -> None:
         """Let this process compute as these options say."""
         configure_ipu_system(self, device)
 
 
-@dataclass(slots=True)
-class _Device:
-    """The IPUs of a device: an index, or a number of any IPUs."""
-
-    cfg_index: int | None = None
-    auto_count: int | None = None
-
-
-class _Devices(list[_Device]):
-    """The devices of IpuOptions."""
-
-    def add(self) -> _Device:
-        """Add a device, and return it."""
-        self.append(_Device())
-        return self[-1]
-
-
-class IpuOptions:
+class IpuOptions(IPUConfig):
     """The options as the older functions of `utils` set them."""
-
-    def __init__(self) -> None:
-        # Options that concern neither devices nor processes.
-        self.config = IPUConfig()
-        self.device_config = _Devices()
-        self.multi_replica_process_count = 0
-        self.multi_replica_process_index = 0
 
     def to_config(self) -> IPUConfig:
         """Return the options as an IPUConfig."""
-        config = copy.deepcopy(self.config)
-        distribution = config.experimental.multi_replica_distribution
-        distribution.process_count = self.multi_replica_process_count
-        distribution.process_index = self.multi_replica_process_index
-        devices = self.device_config
-        config.auto_select_ipus = [d.auto_count for d in devices if d.auto_count]
-        config.select_ipus = [d.cfg_index for d in devices if d.cfg_index is not None]
+        config = IPUConfig()
+        config.__dict__.update(copy.deepcopy(self.__dict__))
         return config
 
 
@@ -297,7 +294,7 @@ class _System:
 
 
 def configure_ipu_system(
-    config: IPUConfig | IpuOptions,
+    config: IPUConfig,
     device: str = "cpu",
     reset_configuration: bool = True,
 ) -> None:
@@ -308,11 +305,9 @@ def configure_ipu_system(
         device: The CPU beside the IPUs; here there is one device.
         reset_configuration: Whether another configuration may be replaced.
     """
-    if isinstance(config, IpuOptions):
-        config = config.to_config()
     if not isinstance(config, IPUConfig):
         raise TypeError(f"{config!r} is neither an IPUConfig nor IpuOptions.")
-    check_options(config)
+    _check_options(config)
     if _System.config is not None and _System.config != config:
         if not reset_configuration:
             raise RuntimeError(
@@ -361,7 +356,7 @@ def check_when_configured(check: Callable[[], None]) -> None:
     _System.checks.append(check)
 
 
-def check_options(config: IPUConfig) -> None:
+def _check_options(config: IPUConfig) -> None:
     """Raise an error about options that exclude each other."""
     if config.auto_select_ipus and config.select_ipus:
         raise ValueError("Only one of `auto_select_ipus` and `select_ipus` can be set.")
