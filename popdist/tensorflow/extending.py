@@ -12,22 +12,33 @@ from typing import Any
 
 import wrapt
 
-from popdist.framework_names import KERAS, TENSORFLOW, TF_KERAS
+from popdist.framework_names import KERAS, TENSORFLOW, TF_KERAS, FrameworkNames
 
 _TABLES = {table.package: table for table in (TENSORFLOW, KERAS, TF_KERAS)}
 
 
-def extend(name: str, around: Callable[..., Any]) -> None:
-    """Replace a function by one around it, once its module is imported.
+def extend(path: str, around: Callable[..., Any]) -> None:
+    """Replace functions by others around them, once their modules are imported.
 
     Args:
-        name: The function, which stands in popdist.framework_names.
+        path: A function, as in popdist.framework_names, but without its module: both
+            Kerases' functions of one name are replaced.
         around: Is called with the function and the arguments of each call.
     """
+    names = [
+        (table, name)
+        for table in _TABLES.values()
+        for name in table.names
+        if name.partition(":")[2] == path
+    ]
+    if not names:
+        raise LookupError(f"{path} is not in popdist.framework_names. Add it there.")
+    for table, name in names:
+        _extend_one(table, name, around)
+
+
+def _extend_one(table: FrameworkNames, name: str, around: Callable[..., Any]) -> None:
     module_name, _, path = name.partition(":")
-    table = _TABLES[module_name.partition(".")[0]]
-    if name not in table.names:
-        raise LookupError(f"{name} is not in popdist.framework_names. Add it there.")
 
     def replace() -> None:
         table.check_name(name)

@@ -16,8 +16,8 @@ _ADVICE = (
 
 def watch_fit() -> None:
     """Note from now on if either Keras trains a model that other instances do not."""
-    extend("keras.src.backend.tensorflow.trainer:TensorFlowTrainer.fit", _noted)
-    extend("tf_keras.src.engine.training:Model.fit", _noted)
+    extend("TensorFlowTrainer.fit", _noted)
+    extend("Model.fit", _noted)
 
 
 def strategy_of(model: Any) -> Any:

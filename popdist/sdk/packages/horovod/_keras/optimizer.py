@@ -225,12 +225,11 @@ def skip_steps_alike() -> None:
 
     An overflow on one rank would make the others wait for its gradients.
     """
-    keras = "keras.src.optimizers.loss_scale_optimizer"
-    extend(f"{keras}:LossScaleOptimizer.check_finite", _check_on_all)
-    tf_keras = "tf_keras.src.mixed_precision.loss_scale_optimizer"
-    for name in ("LossScaleOptimizer", "LossScaleOptimizerV3"):
-        extend(f"{tf_keras}:{name}.apply_gradients", _apply_reduced)
-    extend(f"{tf_keras}:_multiply_gradient", _multiply)
+    # The first one is in Keras 3, the others are in tf_keras.
+    extend("LossScaleOptimizer.check_finite", _check_on_all)
+    extend("LossScaleOptimizer.apply_gradients", _apply_reduced)
+    extend("LossScaleOptimizerV3.apply_gradients", _apply_reduced)
+    extend("_multiply_gradient", _multiply)
 
 
 def _check_on_all(

@@ -17,7 +17,7 @@ from popdist.tensorflow.extending import extend
 def apply() -> None:
     """Set what programs for IPUs need, in this process."""
     tf.config.set_soft_device_placement(True)
-    extend("tensorflow.python.client.session:BaseSession.__init__", _place_softly)
+    extend("BaseSession.__init__", _place_softly)
     # A function forgets the value that it is made with: every read finds None.
     polymorphic_function.Function._jit_compile = property(
         lambda function: None, lambda function, value: None
