@@ -1,6 +1,7 @@
 """Carries out the calls that all ranks agree upon: tensors become rows by address."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -12,7 +13,7 @@ from popdist.engine.group import Group
 from popdist.engine.rows import Framework, Pair, Rows, row_of, shares_of
 from popdist.engine.spec.dtypes import DTYPES
 from popdist.negotiation.agreement import Decision
-from popdist.negotiation.call_requests import Kind, Layout, Request
+from popdist.negotiation.call_requests import Kind, Request
 from popdist.negotiation.calls import Call
 from popdist.replicated.shares import even_share
 
@@ -58,6 +59,21 @@ class TensorCall(Call):
         self.finish = finish
         # The number of rows from each rank, in an alltoall.
         self.received: list[int] = []
+
+    def pairs(self) -> list[Pair]:
+        """Return the rows of the tensors of a reduction, scaled if it asks for that."""
+        framework, prescale = self.library.framework, self.request.prescale
+        tensors = zip(self.request.tensors, self.sources, self.targets, strict=True)
+        pairs = []
+        for (dtype, shape), source, target in tensors:
+            code = DTYPES[dtype]
+            read = written = Rows((framework.address_of(target),), shape, code, target)
+            if prescale != 1:
+                self.library.scale(source, prescale, target)
+            elif source is not target:
+                read = Rows((framework.address_of(source),), shape, code, source)
+            pairs.append((read, written))
+        return pairs
 
 
 class TableCall(Call):
@@ -135,25 +151,14 @@ class Carrier:
         match calls:
             case [(request, TableCall() as only)]:
                 for dtype, table in only.tables.items():
-                    reduction = engine_reduction(ReduceOp(request.op), dtype)
-                    self._group.all_reduce_table(table, DTYPES[dtype], reduction)
+                    self._group.all_reduce_table(table, *_codes_of(request.op, dtype))
                 return
         batches: dict[tuple[int, int], list[Pair]] = {}
         for request, call in calls:
-            batch_of: dict[str, tuple[int, list[Pair]]] = {}
-            in_table = call.pairs() if isinstance(call, TableCall) else []
-            for index, (dtype, shape) in enumerate(request.tensors):
-                if dtype not in batch_of:
-                    code = DTYPES[dtype]
-                    reduction = engine_reduction(ReduceOp(request.op), dtype)
-                    batch_of[dtype] = code, batches.setdefault((code, reduction), [])
-                code, batch = batch_of[dtype]
-                if call is None:
-                    batch.append(_neutral_pair(request, dtype, shape))
-                elif isinstance(call, TableCall):
-                    batch.append(in_table[index])
-                else:
-                    batch.append(_pair(call, index, shape, code))
+            pairs = _neutral_pairs(request) if call is None else call.pairs()
+            for (dtype, _), pair in zip(request.tensors, pairs, strict=True):
+                key = _codes_of(request.op, dtype)
+                batches.setdefault(key, []).append(pair)
         for (_, reduction), batch in batches.items():
             self._transport.all_reduce(batch, reduction)
         for request, call in calls:
@@ -176,27 +181,20 @@ class Carrier:
             call.library.scale(target, request.postscale, target)
 
     def _adasum(self, request: Request, call: TensorCall | None) -> None:
-        for index, layout in enumerate(request.tensors):
+        library = NUMPY_ARRAYS if call is None else call.library
+        for index, (dtype, shape) in enumerate(request.tensors):
             if call is None:
-                # The ranks' tensors are combined on those that have not joined.
-                self._gather_neutral(request, layout)
-                continue
-            source, target = call.sources[index], call.targets[index]
-            library, own = call.library, _prescaled(call, source)
-            each = library.new((self._size, *source.shape), source)
-            lengths = [source.nbytes] * self._size
+                own = neutral_array(ReduceOp(request.op), dtype, prod(shape))
+            else:
+                own = _prescaled(call, call.sources[index])
+            each = library.new((self._size, *own.shape), own)
+            lengths = [own.nbytes] * self._size
             self._arrays(library.framework).gather(own, [each], lengths, -1)
-            total = adasum([library.doubles(row) for row in each])
-            library.framework.copy(total, target)
-            if request.postscale != 1:
-                library.scale(target, request.postscale, target)
-
-    def _gather_neutral(self, request: Request, layout: Layout) -> None:
-        dtype, shape = layout
-        own = neutral_array(ReduceOp(request.op), dtype, prod(shape))
-        each = NUMPY_ARRAYS.new((self._size, own.size), own)
-        lengths = [own.nbytes] * self._size
-        self._arrays(NUMPY_ARRAYS.framework).gather(own, [each], lengths, -1)
+            # The ranks' tensors are combined on those that have not joined.
+            if call is not None:
+                total = adasum([library.doubles(row) for row in each])
+                library.framework.copy(total, call.targets[index])
+                self._complete(call, dtype, call.targets[index])
 
     def _all_gather(self, decision: Decision, call: TensorCall) -> list[Any]:
         results = []
@@ -243,9 +241,8 @@ class Carrier:
         framework, results = library.framework, []
         for (dtype, _), source in zip(request.tensors, call.sources, strict=True):
             share = even_share(source.shape[0], self._member, self._size)
-            code = DTYPES[dtype]
+            code, reduction = _codes_of(request.op, dtype)
             read = row_of(framework, _prescaled(call, source), code)
-            reduction = engine_reduction(ReduceOp(request.op), dtype)
             target = library.new((share.length, *source.shape[1:]), source)
             if source.shape[0] % self._size:
                 whole = library.new(source.shape, source)
@@ -261,23 +258,21 @@ class Carrier:
         return results
 
 
-def _pair(call: TensorCall, index: int, shape: tuple[int, ...], code: int) -> Pair:
-    """Return the rows of one tensor of a reduction, scaled if it asks for that."""
-    source, target = call.sources[index], call.targets[index]
-    address_of = call.library.framework.address_of
-    written = Rows((address_of(target),), shape, code, target)
-    if call.request.prescale != 1:
-        call.library.scale(source, call.request.prescale, target)
-    elif source is not target:
-        return Rows((address_of(source),), shape, code, source), written
-    return written, written
+# A gradient has hundreds of tensors of one dtype.
+@cache
+def _codes_of(op: int, dtype: str) -> tuple[int, int]:
+    """Return the engine's codes of a dtype, and of its reduction."""
+    return DTYPES[dtype], engine_reduction(ReduceOp(op), dtype)
 
 
-def _neutral_pair(request: Request, dtype: str, shape: tuple[int, ...]) -> Pair:
-    """Return the neutral row of a joined rank in a reduction."""
-    array = neutral_array(ReduceOp(request.op), dtype, prod(shape))
-    row = Rows(rows_of([array]).addresses, shape, DTYPES[dtype], array)
-    return row, row
+def _neutral_pairs(request: Request) -> list[Pair]:
+    """Return the neutral rows of a joined rank in a reduction."""
+    pairs = []
+    for dtype, shape in request.tensors:
+        array = neutral_array(ReduceOp(request.op), dtype, prod(shape))
+        row = Rows(rows_of([array]).addresses, shape, DTYPES[dtype], array)
+        pairs.append((row, row))
+    return pairs
 
 
 def _prescaled(call: TensorCall, source: Any) -> Any:
