@@ -89,11 +89,7 @@ STAGES = {
     "popxl": (("popxl",),),
     "libpvti": (("libpvti",),),
     "tensorflow": (
-        (
-            "tensorflow.python.ipu.enums",
-            "tensorflow.python.ipu.refusals",
-            "tensorflow.python.ipu.side_effects",
-        ),
+        ("tensorflow.python.ipu.refusals", "tensorflow.python.ipu.side_effects"),
         ("tensorflow.python.ipu.config", "tensorflow.python.ipu.tensorflow_settings"),
         ("tensorflow.python.ipu.replication", "tensorflow.python.ipu.scopes"),
         ("tensorflow.python.ipu.utils", "tensorflow.python.ipu.loops"),
@@ -111,7 +107,6 @@ STAGES = {
             "tensorflow.python.ipu.dataset_benchmark",
             "tensorflow.python.ipu.distributed",
             "tensorflow.python.ipu.horovod",
-            "tensorflow.python.ipu.ipu_multi_worker_strategy",
             "tensorflow.python.ipu.ipu_session_run_hooks",
             "tensorflow.python.ipu.ipu_strategy",
             "tensorflow.python.ipu.sharding",

@@ -12,7 +12,6 @@ from . import (
     gradient_accumulation,
     ipu_compiler,
     ipu_infeed_queue,
-    ipu_multi_worker_strategy,
     ipu_outfeed_queue,
     ipu_session_run_hooks,
     ipu_strategy,
@@ -28,18 +27,9 @@ from . import (
 )
 from .ops import *  # noqa: F403
 from .ops.functional_ops import outlined_function
-from .optimizers import (
-    cross_replica_optimizer,
-    gradient_accumulation_optimizer,
-    ipu_optimizer,
-    map_gradient_optimizer,
-    sharded_optimizer,
-)
 from .refusals import add_modules
 
 add_modules(__name__)
-# By its name alone, because no file has the module.
-automatic_loss_scaling_optimizer = vars(optimizers)["automatic_loss_scaling_optimizer"]
 autoshard = sharding
 
 # Other modules tell the stand-in from Graphcore's package by it.

@@ -2,7 +2,6 @@
 
 import enum
 from collections.abc import Callable, Sequence
-from itertools import compress
 from typing import Any
 
 import tensorflow as tf
@@ -135,7 +134,7 @@ def apply_accumulated(
     apply: Callable[[list[tuple[Tensor, Any]]], Any],
     pairs: Sequence[tuple[Tensor, Any]],
     steps: int,
-    dtypes: Sequence[Any],
+    dtype: Any,
     method: GradientAccumulationReductionMethod,
 ) -> Any:
     """Return the operation that adds gradients, and in the last step applies them.
@@ -144,20 +143,22 @@ def apply_accumulated(
         apply: Takes pairs of sums and variables.
         pairs: Gradients and their variables; None for a variable without a gradient.
         steps: How many steps a sum has.
-        dtypes: The type of each sum; None for its gradient's.
+        dtype: The type of the sums, or a function that returns it for a variable; None
+            for the gradients'.
         method: Whether the sums are applied, or means.
     """
-    given = [grad is not None for grad, _ in pairs]
-    pairs, dtypes = [*compress(pairs, given)], [*compress(dtypes, given)]
+    pairs = [(tf.convert_to_tensor(g), var) for g, var in pairs if g is not None]
+    grads = [grad for grad, _ in pairs]
     variables = [variable for _, variable in pairs]
-    grads = [tf.convert_to_tensor(grad) for grad, _ in pairs]
     if method is not GradientAccumulationReductionMethod.SUM:
         grads = [grad / tf.cast(steps, grad.dtype) for grad in grads]
-
-    def use(sums: list[Tensor]) -> Any:
-        return apply(list(zip(sums, variables, strict=True)))
-
-    return Accumulation(steps, grads, dtypes).when_complete(use)
+    dtypes = [dtype] * len(pairs)
+    # numpy's types are classes.
+    if callable(dtype) and not isinstance(dtype, type):
+        dtypes = [dtype(variable) for variable in variables]
+    return Accumulation(steps, grads, dtypes).when_complete(
+        lambda sums: apply(list(zip(sums, variables, strict=True)))
+    )
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -164,30 +164,18 @@ class IPUOutfeedQueue:
         return queues[replica]
 
 
-class IPUOutfeedQueueIterator:
-    """Returns what a queue holds, one element at a time; in eager execution."""
-
-    def __init__(self, outfeed_queue: IPUOutfeedQueue) -> None:
-        if not tf.executing_eagerly():
-            raise RuntimeError(
-                "An outfeed queue can be iterated over in eager execution only. Run "
-                "what dequeue() returns."
-            )
-        values = outfeed_queue.dequeue()
-        flat = tf.nest.flatten(values)
-        if outfeed_queue._mode is IPUOutfeedMode.LAST:
-            self._elements = iter([values])
-        else:
-            self._elements = iter(
-                tf.nest.pack_sequence_as(values, list(element))
-                for element in zip(*(tf.unstack(each) for each in flat), strict=True)
-            )
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self._elements)
+def IPUOutfeedQueueIterator(outfeed_queue: IPUOutfeedQueue) -> Iterator[Any]:
+    """Return what a queue holds, one element at a time; in eager execution."""
+    if not tf.executing_eagerly():
+        raise RuntimeError(
+            "An outfeed queue can be iterated over in eager execution only. Run what "
+            "dequeue() returns."
+        )
+    values = outfeed_queue.dequeue()
+    if outfeed_queue._mode is IPUOutfeedMode.LAST:
+        return iter([values])
+    elements = zip(*map(tf.unstack, tf.nest.flatten(values)), strict=True)
+    return iter([tf.nest.pack_sequence_as(values, list(each)) for each in elements])
 
 
 class ScopedIPUOutfeedQueue(IPUOutfeedQueue):

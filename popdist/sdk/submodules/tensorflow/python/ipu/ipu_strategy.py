@@ -13,6 +13,15 @@ from .keras.model_options import add_to_models
 from .refusals import logger
 from .replication import selected_ipus
 
+_SEVERAL_IPUS = (
+    "IPUStrategy trains one replica on the CPU, though the configuration selects %d "
+    "IPUs. For more replicas, use PopDistStrategy under poprun."
+)
+_SEVERAL_INSTANCES = (
+    "IPUStrategy trains each of the %d instances on its own data, and exchanges "
+    "nothing. Use PopDistStrategy, or an optimizer of Horovod's, for one model."
+)
+
 
 class IPUStrategyV1(tf.distribute.OneDeviceStrategy):
     """Runs the operations in its scope on an IPU, emulated by the CPU."""
@@ -39,9 +48,10 @@ class IPUStrategyV1(tf.distribute.OneDeviceStrategy):
         if enable_keras_extensions:
             add_to_models()
         if selected_ipus() > 1:
-            _warn_of_ipus(selected_ipus())
+            _warn_once(_SEVERAL_IPUS, selected_ipus())
         if popdist.getNumInstances() > 1:
-            _warn_of_instances(popdist.getNumInstances())
+            _warn_once(_SEVERAL_INSTANCES, popdist.getNumInstances())
+            told.set()
 
     def experimental_run_v2(
         self,
@@ -57,21 +67,5 @@ IPUStrategy = IPUStrategyV1
 
 
 @cache
-def _warn_of_ipus(ipus: int) -> None:
-    """Warn once that a model has one replica."""
-    logger.warning(
-        "IPUStrategy trains one replica on the CPU, though the configuration selects "
-        "%d IPUs. For more replicas, use PopDistStrategy under poprun.",
-        ipus,
-    )
-
-
-@cache
-def _warn_of_instances(instances: int) -> None:
-    """Warn once that the instances of a job do not train one model."""
-    logger.warning(
-        "IPUStrategy trains each of the %d instances on its own data, and exchanges "
-        "nothing. Use PopDistStrategy, or an optimizer of Horovod's, for one model.",
-        instances,
-    )
-    told.set()
+def _warn_once(message: str, number: int) -> None:
+    logger.warning(message, number)

@@ -274,24 +274,20 @@ def check_arguments(what: str, function: Body, inputs: int, fed: int = 0) -> Non
         fed: How many more come from a queue; they may go by name.
     """
     try:
-        parameters: Sequence[inspect.Parameter]
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return
-    kinds = inspect.Parameter
-    if any(each.kind == kinds.VAR_POSITIONAL for each in parameters):
-        return
-    named = [
-        each
-        for each in parameters
-        if each.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
-    ]
-    needed = [each for each in named if each.default is kinds.empty]
-    by_name = any(each.kind == kinds.VAR_KEYWORD for each in parameters)
-    least = inputs if by_name else inputs + fed
-    if not len(needed) <= inputs + fed or (least > len(named) and not by_name):
+    takes_names = any(
+        each.kind == each.VAR_KEYWORD for each in signature.parameters.values()
+    )
+    try:
+        if takes_names:
+            signature.bind_partial(*range(inputs))
+        else:
+            signature.bind(*range(inputs + fed))
+    except TypeError:
         queue = f" and {fed} from the infeed queue" if fed else ""
         raise TypeError(
             f"The {what} gets {inputs} inputs{queue}, but takes "
-            f"{', '.join(each.name for each in named) or 'none'}."
-        )
+            f"{', '.join(signature.parameters) or 'none'}."
+        ) from None

@@ -36,25 +36,41 @@ _MODULES = {
         "IPURunConfig RunConfig",
         f"{_NO_ESTIMATORS}Use config.IPUConfig.",
     ),
+    "ops.application_compile_op": (
+        "experimental_application_compile_op",
+        "nothing is compiled for an IPU. Run what ipu_compiler.compile returns.",
+    ),
+    "ops.embedded_runtime": (
+        "embedded_runtime_start embedded_runtime_call embedded_runtime_stop "
+        "emb_runtime_start RuntimeContext",
+        "an executable for IPUs cannot run here. Call the model's function itself.",
+    ),
     "ops.summary_ops": ("ipu_compile_summary get_ipu_reports", NO_REPORTS),
     "ops.within_replica_ops": (
         "all_gather reduce_scatter all_reduce",
         "all IPUs of a replica are one CPU here.",
-    ),
-    "optimizers.automatic_loss_scaling_optimizer": (
-        "AutomaticLossScalingOptimizer",
-        "it reads statistics of float16 gradients on the chip. Use "
-        "tf.keras.mixed_precision.LossScaleOptimizer.",
     ),
     "serving": (
         "export_keras export_pipeline export_single_step",
         "what it exports holds executables for IPUs. Use tf.saved_model.save.",
     ),
 }
-# Modules that have two names.
+_OPTIMIZERS = (
+    "automatic_loss_scaling_optimizer",
+    "cross_replica_optimizer",
+    "gradient_accumulation_optimizer",
+    "ipu_optimizer",
+    "map_gradient_optimizer",
+    "sharded_optimizer",
+)
+# Names of modules, and the modules that have what programs import from them.
 _ALIASES = {
     "distributed.host_collective_ops": "distributed",
-    "horovod.ipu_multi_replica_strategy": "horovod.popdist_strategy",
+    "horovod.ipu_multi_replica_strategy": "distributed.popdist_strategy",
+    "horovod.popdist_strategy": "distributed.popdist_strategy",
+    "ipu_multi_worker_strategy": "distributed.popdist_strategy",
+    **dict.fromkeys(_OPTIMIZERS, "optimizers"),
+    **dict.fromkeys([f"optimizers.{name}" for name in _OPTIMIZERS], "optimizers"),
 }
 
 logger = logging.getLogger(PACKAGE)
@@ -94,19 +110,10 @@ def refused(name: str, reason: str) -> type:
     """Return a class that can be named, and refuses to be called or subclassed."""
 
     # Any: the refusal is the answer to wrong arguments, too.
-    def new(cls: type, *_: Any, **__: Any) -> NoReturn:
+    def refuse_all(cls: type, *_: Any, **__: Any) -> NoReturn:
         refuse(name, reason)
 
-    def init_subclass(**_: Any) -> NoReturn:
-        refuse(name, reason)
-
-    last = name.rpartition(".")[2]
+    methods = {"__new__": refuse_all, "__init_subclass__": refuse_all}
     return type(
-        last,
-        (),
-        {
-            "__doc__": f"Refuses: {reason}",
-            "__new__": new,
-            "__init_subclass__": classmethod(lambda cls, **_: init_subclass()),
-        },
+        name.rpartition(".")[2], (), {"__doc__": f"Refuses: {reason}", **methods}
     )

@@ -9,35 +9,28 @@ import tensorflow as tf
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 
-def _keep(*_: object, **__: object) -> Callable[[Test], Test]:
-    def decorate(test: Test) -> Test:
-        return test
-
-    return decorate
+def skip_on_hw(test: Test) -> Test:
+    """Decorate a test that runs on a model only; here it runs."""
+    return test
 
 
 def test_uses_ipus(
     num_ipus: int, allow_ipu_model: bool = True
 ) -> Callable[[Test], Test]:
     """Decorate a test that needs a number of IPUs."""
-    return _keep(num_ipus, allow_ipu_model)
+    return skip_on_hw
 
 
 def test_may_use_ipus_or_model(
     num_ipus: int, func: Test | None = None
 ) -> Callable[[Test], Test]:
     """Decorate a test that runs on IPUs, or on a model of them."""
-    return _keep(num_ipus, func)
-
-
-def skip_on_hw(test: Test) -> Test:
-    """Decorate a test that runs on a model only."""
-    return test
+    return skip_on_hw
 
 
 def skip_with_asan(reason: str) -> Callable[[Test], Test]:
     """Decorate a test that does not run under AddressSanitizer."""
-    return _keep(reason)
+    return skip_on_hw
 
 
 def create_multi_increasing_dataset(

@@ -1,4 +1,4 @@
-"""PopDistStrategy and its variables, from popdist.tensorflow."""
+"""PopDistStrategy and its variables, from popdist.tensorflow, with other names."""
 
 from functools import wraps
 from typing import Any
@@ -13,9 +13,14 @@ from popdist.tensorflow.strategy.variables import (
 )
 
 from ..keras.model_options import add_to_models
+from ..refusals import refused
 
-__all__ = ["IPUMirroredVariable", "IPUSyncOnReadVariable", "PopDistStrategy"]
+# The names before release 2.4. Release 2.4 has them, too.
+IPUMultiReplicaStrategy = IPUMultiReplicaStrategyV1 = PopDistStrategy
 
+_REASON = "it exchanges by gRPC. Use PopDistStrategy under poprun."
+IPUMultiWorkerStrategy = refused("IPUMultiWorkerStrategy", _REASON)
+IPUMultiWorkerStrategyV1 = refused("IPUMultiWorkerStrategyV1", _REASON)
 
 _initialize = PopDistStrategy.__init__
 

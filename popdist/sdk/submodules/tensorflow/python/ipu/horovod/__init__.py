@@ -3,29 +3,12 @@
 from typing import Any
 
 from horovod.common.calls.reduce_ops import Adasum, Average, Sum
-from horovod.common.ranks import (
-    ccl_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    shutdown,
-    size,
-)
-from horovod.tensorflow import allgather as _allgather
+from horovod.common.ranks import *  # noqa: F403
+from horovod.tensorflow import allgather, broadcast
 from horovod.tensorflow import allreduce as _allreduce
-from horovod.tensorflow import broadcast as _broadcast
 
 from ..refusals import add_modules
-from . import basics, gen_horovod_ops, popdist_strategy
+from . import basics, gen_horovod_ops
 
 add_modules(__name__)
 
@@ -51,13 +34,3 @@ def allreduce(
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
     )
-
-
-def allgather(tensor: Any, name: str | None = None) -> Any:
-    """Return the instances' tensors, one after the other along the first dimension."""
-    return _allgather(tensor, name)
-
-
-def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
-    """Return the tensor of one instance, on all instances."""
-    return _broadcast(tensor, root_rank, name)

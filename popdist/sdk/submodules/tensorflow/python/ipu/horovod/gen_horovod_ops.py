@@ -23,11 +23,5 @@ def horovod_allreduce(
     )
 
 
-def horovod_allgather(tensor: Any, name: str | None = None) -> Any:
-    """Return the instances' tensors, one after the other along the first dimension."""
-    return hvd.allgather(tensor, name)
-
-
-def horovod_broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
-    """Return the tensor of one instance, on all instances."""
-    return hvd.broadcast(tensor, root_rank, name)
+horovod_allgather = hvd.allgather
+horovod_broadcast = hvd.broadcast

@@ -103,17 +103,15 @@ class GroupNormalization(tf.keras.layers.Layer):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Return the normalised inputs."""
-        groups = self._number_of_groups(inputs)
-        outputs = normalise(
-            inputs, groups, self.channels_axis, self.epsilon, self._strided
+        return normalise(
+            inputs,
+            self._number_of_groups(inputs),
+            self.channels_axis,
+            self.epsilon,
+            self._strided,
+            self.gamma,
+            self.beta,
         )
-        axis = self.channels_axis % inputs.shape.rank
-        shape = [-1 if i == axis else 1 for i in range(inputs.shape.rank)]
-        if self.gamma is not None:
-            outputs *= tf.reshape(tf.cast(self.gamma, outputs.dtype), shape)
-        if self.beta is not None:
-            outputs += tf.reshape(tf.cast(self.beta, outputs.dtype), shape)
-        return outputs
 
     def _number_of_groups(self, inputs: Any) -> int:
         return self.groups

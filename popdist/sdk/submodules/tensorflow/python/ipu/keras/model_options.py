@@ -24,31 +24,97 @@ Model = Any
 _SUM = GradientAccumulationReductionMethod.SUM
 
 
-def set_gradient_accumulation_options(
-    model: Model,
-    gradient_accumulation_steps_per_replica: int | None = None,
-    experimental_normalize_gradients: bool | None = None,
-    gradient_accumulation_reduction_method: Any = _SUM,
-    dtype: Any = None,
-    **gradient_accumulation_optimizer_kwargs: Any,
-) -> None:
-    """Let `fit` apply the sum of the gradients of several steps at once.
+class _ModelOptions:
+    """The methods for IPUs that Keras models get: `self` is a model."""
 
-    Args:
-        model: The model.
-        gradient_accumulation_steps_per_replica: How many steps; steps_per_execution
-            has to be a multiple of it.
-        experimental_normalize_gradients: Whether to apply their mean.
-        gradient_accumulation_reduction_method: The same: SUM or MEAN.
-        dtype: The type of the sums; None for the gradients'.
-        gradient_accumulation_optimizer_kwargs: Where an IPU keeps the sums.
-    """
-    method = parse_method(gradient_accumulation_reduction_method)
-    if experimental_normalize_gradients:
-        method = GradientAccumulationReductionMethod.MEAN
-    steps = gradient_accumulation_steps_per_replica or 1
-    check_count("gradient_accumulation_steps_per_replica", steps)
-    _remember(model, "_ipu_accumulation", (steps, method, dtype))
+    def set_gradient_accumulation_options(
+        self: Model,
+        gradient_accumulation_steps_per_replica: int | None = None,
+        experimental_normalize_gradients: bool | None = None,
+        gradient_accumulation_reduction_method: Any = _SUM,
+        dtype: Any = None,
+        **gradient_accumulation_optimizer_kwargs: Any,
+    ) -> None:
+        """Let `fit` apply the sum of the gradients of several steps at once.
+
+        Args:
+            gradient_accumulation_steps_per_replica: How many steps; steps_per_execution
+                has to be a multiple of it.
+            experimental_normalize_gradients: Whether to apply their mean.
+            gradient_accumulation_reduction_method: The same: SUM or MEAN.
+            dtype: The type of the sums; None for the gradients'.
+            gradient_accumulation_optimizer_kwargs: Where an IPU keeps the sums.
+        """
+        method = parse_method(gradient_accumulation_reduction_method)
+        if experimental_normalize_gradients:
+            method = GradientAccumulationReductionMethod.MEAN
+        steps = gradient_accumulation_steps_per_replica or 1
+        check_count("gradient_accumulation_steps_per_replica", steps)
+        _remember(self, "_ipu_accumulation", (steps, method, dtype))
+
+    def set_pipelining_options(
+        self: Model,
+        gradient_accumulation_steps_per_replica: int | None = None,
+        device_mapping: Sequence[int] | None = None,
+        accumulate_outfeed: bool | None = None,
+        experimental_normalize_gradients: bool | None = None,
+        gradient_accumulation_reduction_method: Any = _SUM,
+        gradient_accumulation_dtype: Any = None,
+        **pipelining_kwargs: Any,
+    ) -> None:
+        """Do the same; the stages of a model are its layers, one after the other.
+
+        Args:
+            gradient_accumulation_steps_per_replica: See the method above.
+            device_mapping: The IPU of each stage.
+            accumulate_outfeed: Whether an IPU returns sums of metrics.
+            experimental_normalize_gradients: See the method above.
+            gradient_accumulation_reduction_method: See the method above.
+            gradient_accumulation_dtype: The type of the sums.
+            pipelining_kwargs: Options of `pipelining_ops.pipeline` for the chip.
+        """
+        self.set_gradient_accumulation_options(
+            gradient_accumulation_steps_per_replica,
+            experimental_normalize_gradients,
+            gradient_accumulation_reduction_method,
+            gradient_accumulation_dtype,
+        )
+
+    def set_pipeline_stage_assignment(self: Model, assignment: Sequence[Any]) -> None:
+        """Keep the stage of each layer; all are computed by the same CPU."""
+        _remember(self, "_ipu_stages", list(assignment))
+
+    def get_pipeline_stage_assignment(self: Model) -> list[Any]:
+        """Return what was set."""
+        stages: list[Any] = getattr(self, "_ipu_stages", [])
+        return stages
+
+    def reset_pipeline_stage_assignment(self: Model) -> None:
+        """Forget the stages of layers."""
+        _remember(self, "_ipu_stages", [])
+
+    def print_pipeline_stage_assignment_summary(
+        self: Model,
+        line_length: int | None = None,
+        print_fn: Callable[[str], object] | None = None,
+    ) -> None:
+        """Print the stage of each layer."""
+        show = print_fn or print
+        stages = self.get_pipeline_stage_assignment()
+        for layer, stage in zip(self.layers, stages, strict=False):
+            show(f"{layer.name}: stage {getattr(stage, 'pipeline_stage', stage)}")
+
+    def set_asynchronous_callbacks(self: Model, asynchronous: bool = False) -> None:
+        """Leave callbacks as they are: they are called when a step has ended."""
+
+    def set_infeed_queue_options(self: Model, **kwargs: Any) -> None:
+        """Leave the queues of a model as they are: it takes batches from memory."""
+
+    set_outfeed_queue_options = set_replication_options = set_infeed_queue_options
+
+    def export_for_ipu_serving(self: Model, *_: Any, **__: Any) -> None:
+        """Refuse to export an executable for IPUs."""
+        refuse("export_for_ipu_serving", "use tf.saved_model.save.")
 
 
 def execute_any_steps(model: Model) -> None:
@@ -59,98 +125,8 @@ def execute_any_steps(model: Model) -> None:
     _remember(model, "_ipu_executes_any_steps", True)
 
 
-def set_pipelining_options(
-    model: Model,
-    gradient_accumulation_steps_per_replica: int | None = None,
-    device_mapping: Sequence[int] | None = None,
-    accumulate_outfeed: bool | None = None,
-    experimental_normalize_gradients: bool | None = None,
-    gradient_accumulation_reduction_method: Any = _SUM,
-    gradient_accumulation_dtype: Any = None,
-    **pipelining_kwargs: Any,
-) -> None:
-    """Do the same; the stages of a model are its layers, one after the other.
-
-    Args:
-        model: The model.
-        gradient_accumulation_steps_per_replica: See the method above.
-        device_mapping: The IPU of each stage.
-        accumulate_outfeed: Whether an IPU returns sums of metrics.
-        experimental_normalize_gradients: See the method above.
-        gradient_accumulation_reduction_method: See the method above.
-        gradient_accumulation_dtype: The type of the sums.
-        pipelining_kwargs: Options of `pipelining_ops.pipeline` for the chip.
-    """
-    set_gradient_accumulation_options(
-        model,
-        gradient_accumulation_steps_per_replica,
-        experimental_normalize_gradients,
-        gradient_accumulation_reduction_method,
-        gradient_accumulation_dtype,
-    )
-
-
-def set_pipeline_stage_assignment(model: Model, assignment: Sequence[Any]) -> None:
-    """Keep the stage of each layer; all are computed by the same CPU."""
-    _remember(model, "_ipu_stages", list(assignment))
-
-
-def get_pipeline_stage_assignment(model: Model) -> list[Any]:
-    """Return what was set."""
-    stages: list[Any] = getattr(model, "_ipu_stages", [])
-    return stages
-
-
-def reset_pipeline_stage_assignment(model: Model) -> None:
-    """Forget the stages of layers."""
-    _remember(model, "_ipu_stages", [])
-
-
-def print_pipeline_stage_assignment_summary(
-    model: Model,
-    line_length: int | None = None,
-    print_fn: Callable[[str], object] | None = None,
-) -> None:
-    """Print the stage of each layer."""
-    show = print_fn or print
-    stages = get_pipeline_stage_assignment(model)
-    for layer, stage in zip(model.layers, stages, strict=False):
-        show(f"{layer.name}: stage {getattr(stage, 'pipeline_stage', stage)}")
-
-
-def set_asynchronous_callbacks(model: Model, asynchronous: bool = False) -> None:
-    """Leave callbacks as they are: they are called when a step has ended."""
-
-
-def _set_queue_options(model: Model, **kwargs: Any) -> None:
-    """Leave the queues of a model as they are: it takes batches from memory."""
-
-
-def export_for_ipu_serving(model: Model, *_: Any, **__: Any) -> None:
-    """Refuse to export an executable for IPUs."""
-    refuse("export_for_ipu_serving", "use tf.saved_model.save.")
-
-
-_METHODS: dict[str, Callable[..., Any]] = {
-    "set_gradient_accumulation_options": set_gradient_accumulation_options,
-    "set_pipelining_options": set_pipelining_options,
-    "set_pipeline_stage_assignment": set_pipeline_stage_assignment,
-    "get_pipeline_stage_assignment": get_pipeline_stage_assignment,
-    "reset_pipeline_stage_assignment": reset_pipeline_stage_assignment,
-    "print_pipeline_stage_assignment_summary": print_pipeline_stage_assignment_summary,
-    "set_asynchronous_callbacks": set_asynchronous_callbacks,
-    "set_infeed_queue_options": _set_queue_options,
-    "set_outfeed_queue_options": _set_queue_options,
-    "set_replication_options": _set_queue_options,
-    "export_for_ipu_serving": export_for_ipu_serving,
-}
-
-
-# The classes with the methods that train and evaluate models.
-_TRAINERS = (
-    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer",
-    "tf_keras.src.engine.training:Model",
-)
+# The classes that train and evaluate models, of Keras 3 and tf_keras.
+_TRAINERS = ("TensorFlowTrainer", "Model")
 
 
 def add_to_models() -> None:
@@ -158,8 +134,9 @@ def add_to_models() -> None:
     models = tf.keras.Model
     if hasattr(models, "set_pipelining_options"):
         return
-    for name, method in _METHODS.items():
-        setattr(models, name, method)
+    for name, method in vars(_ModelOptions).items():
+        if not name.startswith("_"):
+            setattr(models, name, method)
     for trainer in _TRAINERS:
         extend(f"{trainer}.make_train_function", _make_prepared)
         for name in ("fit", "evaluate", "predict"):

@@ -1,6 +1,7 @@
 """Keras optimizers that accumulate gradients, or take the mean of the replicas'."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +16,6 @@ from ..gradient_accumulation import (
 from ..ops.cross_replica_ops import cross_replica_mean
 
 Optimizer = Any
-_Pairs = list[tuple[Any, Any]]
 _SUM = GradientAccumulationReductionMethod.SUM
 
 
@@ -43,9 +43,7 @@ def GradientAccumulationOptimizer(
     steps = check_count("num_mini_batches", num_mini_batches)
     method = parse_method(reduction_method)
 
-    def accumulate(apply: Callable[[_Pairs], Any], pairs: _Pairs) -> Any:
-        return apply_accumulated(apply, pairs, steps, [dtype] * len(pairs), method)
-
+    accumulate = partial(apply_accumulated, steps=steps, dtype=dtype, method=method)
     return _around_apply(opt, accumulate) if steps > 1 else opt
 
 
@@ -54,12 +52,10 @@ def CrossReplicaOptimizer(
 ) -> Optimizer:
     """Return an optimizer that applies the mean of all replicas' gradients."""
 
-    def exchange(apply: Callable[[_Pairs], Any], pairs: _Pairs) -> Any:
-        return apply(
-            [(cross_replica_mean(tf.convert_to_tensor(g)), v) for g, v in pairs]
-        )
+    def mean(gradient: Any, variable: Any) -> Any:
+        return cross_replica_mean(tf.convert_to_tensor(gradient))
 
-    return _around_apply(opt, exchange)
+    return MapGradientOptimizer(opt, mean)
 
 
 def MapGradientOptimizer(

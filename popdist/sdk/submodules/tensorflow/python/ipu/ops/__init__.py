@@ -3,11 +3,9 @@
 from ..refusals import add_modules
 from . import (
     all_to_all_op,
-    application_compile_op,
     control_flow_ops,
     cross_replica_ops,
     custom_ops,
-    embedded_runtime,
     embedding_ops,
     functional_ops,
     image_ops,

@@ -111,31 +111,27 @@ def _differentiated(
 
 def _checked(name: str, outputs: Sequence[Any], outs: Mapping[str, Any]) -> list[Any]:
     """Return the outputs, if they are what the program says."""
-    types = [tf.as_dtype(dtype) for dtype in outs.get("output_types", ())]
-    shapes = [tf.TensorShape(shape) for shape in outs.get("output_shapes", ())]
+    shapes, types = outs.get("output_shapes", ()), outs.get("output_types", ())
+    specs = [tf.TensorSpec(*each) for each in zip(shapes, types, strict=True)]
     tensors = [tf.convert_to_tensor(output) for output in outputs]
-    if (
-        len(tensors) != len(shapes)
-        or [tensor.dtype for tensor in tensors] != types
-        or not all(
-            tensor.shape.is_compatible_with(shape)
-            for tensor, shape in zip(tensors, shapes, strict=True)
-        )
+    if len(tensors) != len(specs) or not all(
+        spec.is_compatible_with(tensor)
+        for spec, tensor in zip(specs, tensors, strict=True)
     ):
         raise CustomOpError(
             f"The function of the custom operation {name} returned outputs of "
-            f"{_layouts([t.dtype for t in tensors], [t.shape for t in tensors])}, but "
-            f"`outs` has {_layouts(types, shapes)}. Make them the same."
+            f"{_layouts(tensors)}, but `outs` has {_layouts(specs)}. Make them the "
+            "same."
         )
     return [
-        tf.ensure_shape(tensor, shape)
-        for tensor, shape in zip(tensors, shapes, strict=True)
+        tf.ensure_shape(tensor, spec.shape)
+        for tensor, spec in zip(tensors, specs, strict=True)
     ]
 
 
-def _layouts(types: Sequence[Any], shapes: Sequence[Any]) -> str:
-    pairs = zip(types, shapes, strict=True)
-    return ", ".join(f"{dtype.name}{shape}" for dtype, shape in pairs) or "nothing"
+def _layouts(values: Sequence[Any]) -> str:
+    texts = [f"{value.dtype.name}{value.shape}" for value in values]
+    return ", ".join(texts) or "nothing"
 
 
 def _grouped_rows(inputs: Sequence[Any], attributes: str) -> Any:

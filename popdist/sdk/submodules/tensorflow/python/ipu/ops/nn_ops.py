@@ -1,10 +1,11 @@
 """Activations and other operations that Graphcore's TensorFlow has by its own name."""
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import tensorflow as tf
+
+from .functional_ops import outlined_function
 
 Tensor = Any
 Function = Callable[..., Any]
@@ -69,11 +70,4 @@ def multi_conv(
     if not isinstance(options or {}, dict):
         raise TypeError(f"multi_conv has the options {options!r}: no dictionary.")
 
-    def decorate(function: Function) -> Function:
-        @wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs)
-
-        return call
-
-    return decorate if func is None else decorate(func)
+    return outlined_function(func)

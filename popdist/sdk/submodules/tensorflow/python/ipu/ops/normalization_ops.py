@@ -46,12 +46,6 @@ def group_norm(
         name: The name of the scope, where it has none.
     """
     inputs = tf.convert_to_tensor(inputs)
-    outputs = normalise(
-        inputs, groups, channels_axis, epsilon, strided_channel_grouping
-    )
-    axis = channels_axis % inputs.shape.rank
-    channels = inputs.shape[axis]
-    shape = [channels if i == axis else 1 for i in range(inputs.shape.rank)]
     initializers = {
         "beta": tf.compat.v1.zeros_initializer(),
         "gamma": tf.compat.v1.ones_initializer(),
@@ -62,22 +56,25 @@ def group_norm(
         collections = variables_collections
         if isinstance(collections, Mapping):
             collections = collections.get(name)
-        return tf.reshape(
-            tf.compat.v1.get_variable(
-                name,
-                [channels],
-                inputs.dtype,
-                initializers[name],
-                collections=collections,
-                trainable=trainable,
-            ),
-            shape,
+        return tf.compat.v1.get_variable(
+            name,
+            [inputs.shape[channels_axis]],
+            inputs.dtype,
+            initializers[name],
+            collections=collections,
+            trainable=trainable,
         )
 
     with tf.compat.v1.variable_scope(scope, name, [inputs], reuse=reuse):
-        if scale:
-            outputs *= variable("gamma")
-        return outputs + variable("beta") if center else outputs
+        return normalise(
+            inputs,
+            groups,
+            channels_axis,
+            epsilon,
+            strided_channel_grouping,
+            variable("gamma") if scale else None,
+            variable("beta") if center else None,
+        )
 
 
 def layer_norm(
@@ -122,9 +119,15 @@ def _check_axis(inputs: Tensor, axis: int, groups: int) -> int:
 
 
 def normalise(
-    inputs: Tensor, groups: int, channels_axis: int, epsilon: float, strided: bool
+    inputs: Tensor,
+    groups: int,
+    channels_axis: int,
+    epsilon: float,
+    strided: bool,
+    gamma: Tensor | None,
+    beta: Tensor | None,
 ) -> Tensor:
-    """Return a normalised tensor; see `group_norm` for the arguments."""
+    """Return a normalised tensor, times gamma, plus beta; see `group_norm`."""
     axis = _check_axis(inputs, channels_axis, groups)
     shape = tf.shape(inputs)
     each = inputs.shape[axis] // groups
@@ -136,4 +139,10 @@ def normalise(
     axes = [i for i in range(1, inputs.shape.rank + 1) if i != group_axis]
     mean, variance = tf.nn.moments(split, axes, keepdims=True)
     normalised = (split - mean) * tf.math.rsqrt(variance + epsilon)
-    return tf.reshape(normalised, shape)
+    outputs = tf.reshape(normalised, shape)
+    along_channels = [-1 if i == axis else 1 for i in range(inputs.shape.rank)]
+    if gamma is not None:
+        outputs *= tf.reshape(tf.cast(gamma, outputs.dtype), along_channels)
+    if beta is not None:
+        outputs += tf.reshape(tf.cast(beta, outputs.dtype), along_channels)
+    return outputs

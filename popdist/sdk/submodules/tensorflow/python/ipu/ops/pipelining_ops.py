@@ -6,6 +6,7 @@ Micro-batches do not overlap, so the stages run in sequence.
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +22,7 @@ from ..gradient_accumulation import (
 from ..ipu_infeed_queue import IPUInfeedQueue
 from ..ipu_outfeed_queue import IPUOutfeedQueue
 from ..loops import as_list, fed_arguments, is_operation, repeat
-from ..optimizers.gradient_accumulation_optimizer import GradientAccumulationOptimizerV2
+from ..optimizers import GradientAccumulationOptimizerV2
 from ..refusals import refuse
 from ..scopes import ipu_shard
 
@@ -48,95 +49,61 @@ class RecomputationMode(enum.Enum):
     RecomputeAndBackpropagateInterleaved = 2
 
 
+@dataclass
 class OptimizerFunctionOutput:
-    """The result of a pipeline's optimizer function."""
+    """The result of a pipeline's optimizer function.
 
-    def __init__(
-        self,
-        opt: Any,
-        loss: Tensor,
-        compute_gradients_args: tuple[Any, ...] | None = None,
-        compute_gradients_kwargs: Mapping[str, Any] | None = None,
-        apply_gradients_args: tuple[Any, ...] | None = None,
-        apply_gradients_kwargs: Mapping[str, Any] | None = None,
-        variables: Sequence[Any] | None = None,
-        tape: Any = None,
-        gradient_capture_context: Any = None,
-        captured_gradient_outfeed: Any = None,
-    ) -> None:
-        """Hold an optimizer and a loss.
+    opt: An optimizer of tf.compat.v1.train, or of Keras.
+    loss: The tensor to minimise.
+    compute_gradients_args: Arguments of the optimizer's compute_gradients.
+    compute_gradients_kwargs: The same, by name.
+    apply_gradients_args: Arguments of its apply_gradients.
+    apply_gradients_kwargs: The same, by name.
+    variables: The variables that a Keras optimizer changes.
+    tape: The GradientTape of a Keras optimizer.
+    gradient_capture_context: Not supported.
+    captured_gradient_outfeed: Not supported.
+    """
 
-        Args:
-            opt: An optimizer of tf.compat.v1.train, or of Keras.
-            loss: The tensor to minimise.
-            compute_gradients_args: Arguments of the optimizer's compute_gradients.
-            compute_gradients_kwargs: The same, by name.
-            apply_gradients_args: Arguments of its apply_gradients.
-            apply_gradients_kwargs: The same, by name.
-            variables: The variables that a Keras optimizer changes.
-            tape: The GradientTape of a Keras optimizer.
-            gradient_capture_context: Not supported.
-            captured_gradient_outfeed: Not supported.
-        """
-        self.opt = opt
-        self.loss = loss
-        self.compute_gradients_args = compute_gradients_args or ()
-        self.compute_gradients_kwargs = compute_gradients_kwargs or {}
-        self.apply_gradients_args = apply_gradients_args or ()
-        self.apply_gradients_kwargs = apply_gradients_kwargs or {}
-        self.variables = variables
-        self.tape = tape
-        if gradient_capture_context or captured_gradient_outfeed:
-            refuse("captured gradients", "use ipu.optimizers.MapGradientOptimizer.")
+    opt: Any
+    loss: Tensor
+    compute_gradients_args: tuple[Any, ...] | None = None
+    compute_gradients_kwargs: Mapping[str, Any] | None = None
+    apply_gradients_args: tuple[Any, ...] | None = None
+    apply_gradients_kwargs: Mapping[str, Any] | None = None
+    variables: Sequence[Any] | None = None
+    tape: Any = None
+    gradient_capture_context: Any = None
+    captured_gradient_outfeed: Any = None
 
-    @property
-    def opt(self) -> Any:
-        """The optimizer."""
-        return self._opt
-
-    @opt.setter
-    def opt(self, value: Any) -> None:
-        if not hasattr(value, "apply_gradients"):
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "opt" and not hasattr(value, "apply_gradients"):
             raise TypeError(
                 "OptimizerFunctionOutput.opt must be a TensorFlow Optimizer object, "
                 f"but is {value!r}."
             )
-        self._opt = value
-
-    @property
-    def loss(self) -> Tensor:
-        """The tensor to minimise."""
-        return self._loss
-
-    @loss.setter
-    def loss(self, value: Tensor) -> None:
-        if not tf.is_tensor(value):
+        if name == "loss" and not tf.is_tensor(value):
             raise TypeError(
                 "OptimizerFunctionOutput.loss must be a TensorFlow Tensor object, but "
                 f"is {value!r}."
             )
-        self._loss = value
+        if name in ("gradient_capture_context", "captured_gradient_outfeed") and value:
+            refuse("captured gradients", "use ipu.optimizers.MapGradientOptimizer.")
+        super().__setattr__(name, value)
 
 
+@dataclass
 class PipelineStageOptions:
     """Options of Poplar for the operations of a stage, which change no result."""
 
-    def __init__(
-        self,
-        convolution_options: Mapping[str, Any] | None = None,
-        matmul_options: Mapping[str, Any] | None = None,
-        slice_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        for name, value in (
-            ("convolution_options", convolution_options),
-            ("matmul_options", matmul_options),
-            ("slice_options", slice_options),
-        ):
+    convolution_options: Mapping[str, Any] | None = None
+    matmul_options: Mapping[str, Any] | None = None
+    slice_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
             if not isinstance(value or {}, dict):
                 raise TypeError(f"PipelineStageOptions.{name} must be a dictionary.")
-        self.convolution_options = convolution_options or {}
-        self.matmul_options = matmul_options or {}
-        self.slice_options = slice_options or {}
 
 
 def recomputation_checkpoint(tensors: Tensor, name: str | None = None) -> Tensor:
@@ -219,15 +186,15 @@ def pipeline(
         raise ValueError("Only one of `outfeed_loss` and `outfeed_mask` can be set.")
     if outfeed_loss and optimizer_function is None:
         raise ValueError("An optimizer_function must be provided for outfeed_loss.")
-    update = _Update(
+    update = partial(
+        _update,
         steps=1 if continuous_weight_updates else count,
         dtype=gradient_accumulation_dtype,
         method=_SUM if continuous_weight_updates else parse_method(reduction_method),
     )
-    outfeed = _Outfeed(
-        queue=outfeed_queue,
-        takes_loss=outfeed_loss,
-        mask=outfeed_mask,
+    enqueue = partial(
+        _enqueue,
+        outfeed_queue,
         steps=count if accumulate_outfeed else 1,
         dtype=accumulate_outfeed_dtype,
     )
@@ -242,8 +209,9 @@ def pipeline(
                 output = optimizer_function(*as_list(outputs))
         operations = [value for value in as_list(outputs) if is_operation(value)]
         if output is not None:
-            operations.append(update.operation(output, tape))
-        return operations + outfeed.operations(outputs, output)
+            operations.append(update(output, tape))
+        fed = output.loss if output is not None and outfeed_loss else outputs
+        return operations + enqueue(_masked(fed, outfeed_mask))
 
     with tf.name_scope(name or "pipeline"):
         return repeat(count * repeat_count, micro_batch)
@@ -280,94 +248,73 @@ def _run_stages(
     return outputs
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Update:
-    """How the gradients of micro-batches change weights."""
+def _update(
+    output: OptimizerFunctionOutput,
+    tape: Any,
+    *,
+    steps: int,
+    dtype: Any,
+    method: GradientAccumulationReductionMethod,
+) -> Any:
+    """Return the operation that adds gradients, and applies them in the last step.
 
-    # How many micro-batches make one update.
-    steps: int
-    # The type of the sums of gradients; None for theirs.
-    dtype: Any
-    method: GradientAccumulationReductionMethod
-
-    def operation(self, output: OptimizerFunctionOutput, tape: Any) -> Any:
-        """Return the operation that adds gradients, and applies them in the last step.
-
-        Args:
-            output: The loss of a micro-batch, and the optimizer.
-            tape: The tape that has watched the stages.
-        """
-        if isinstance(output.opt, tf.compat.v1.train.Optimizer):
-            pairs = output.opt.compute_gradients(
-                output.loss,
-                *output.compute_gradients_args,
-                **output.compute_gradients_kwargs,
-            )
-            accumulating = GradientAccumulationOptimizerV2(
-                output.opt, self.steps, dtype=self.dtype, reduction_method=self.method
-            )
-            return accumulating.apply_gradients(
-                pairs, *output.apply_gradients_args, **output.apply_gradients_kwargs
-            )
-        tape = output.tape or tape
-        variables = list(output.variables or tape.watched_variables())
-        grads = tape.gradient(output.loss, variables)
-        build_optimizer(output.opt, variables)
-        pairs = list(zip(grads, variables, strict=True))
-        return apply_accumulated(
-            output.opt.apply_gradients,
-            pairs,
-            self.steps,
-            [self.dtype] * len(pairs),
-            self.method,
+    Args:
+        output: The loss of a micro-batch, and the optimizer.
+        tape: The tape that has watched the stages.
+        steps: How many micro-batches make one update.
+        dtype: The type of the sums of gradients; None for theirs.
+        method: Whether the sum of gradients is applied, or their mean.
+    """
+    if isinstance(output.opt, tf.compat.v1.train.Optimizer):
+        accumulating = GradientAccumulationOptimizerV2(
+            output.opt, steps, dtype=dtype, reduction_method=method
         )
+        return accumulating.apply_gradients(
+            output.opt.compute_gradients(
+                output.loss,
+                *(output.compute_gradients_args or ()),
+                **(output.compute_gradients_kwargs or {}),
+            ),
+            *(output.apply_gradients_args or ()),
+            **(output.apply_gradients_kwargs or {}),
+        )
+    tape = output.tape or tape
+    variables = list(output.variables or tape.watched_variables())
+    grads = tape.gradient(output.loss, variables)
+    build_optimizer(output.opt, variables)
+    pairs = list(zip(grads, variables, strict=True))
+    return apply_accumulated(output.opt.apply_gradients, pairs, steps, dtype, method)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Outfeed:
-    """The outputs of a micro-batch that go to the outfeed queue."""
+def _enqueue(
+    queue: IPUOutfeedQueue | None, values: Any, *, steps: int, dtype: Any
+) -> list[Any]:
+    """Return the operation that enqueues outputs; none where there are none.
 
-    queue: IPUOutfeedQueue | None
-    # Whether it is the loss, not the outputs of the last stage.
-    takes_loss: bool
-    # The outputs that do not go there; None for all.
-    mask: Sequence[bool] | None
-    # The number of micro-batches that are added up.
-    steps: int
-    # The type of the sums; None for the outputs'.
-    dtype: Any
-
-    def operations(
-        self, outputs: Any, output: OptimizerFunctionOutput | None
-    ) -> list[Any]:
-        """Return the operation that enqueues; none where there is nothing to enqueue.
-
-        Args:
-            outputs: The results of the last stage.
-            output: The result of the optimizer function.
-        """
-        loss = output.loss if output is not None else None
-        values = _masked(loss if self.takes_loss else outputs, self.mask)
-        if not values:
-            return []
-        if self.queue is None:
-            raise ValueError(
-                "The last computational stage has outputs, but there is no "
-                "outfeed_queue. Pass one to pipeline()."
-            )
-        alone = isinstance(values, list) and len(values) == 1
-        return [self._enqueue(self.queue, values[0] if alone else values)]
-
-    def _enqueue(self, queue: IPUOutfeedQueue, values: Any) -> Any:
-        if self.steps == 1:
-            return queue.enqueue(values)
-
-        def enqueue(sums: list[Tensor]) -> Any:
-            return queue.enqueue(tf.nest.pack_sequence_as(values, sums))
-
-        flat = tf.nest.flatten(values)
-        sums = Accumulation(self.steps, flat, [self.dtype] * len(flat))
-        return sums.when_complete(enqueue)
+    Args:
+        queue: The outfeed queue.
+        values: The outputs.
+        steps: How many micro-batches are added up.
+        dtype: The type of the sums; None for the outputs'.
+    """
+    if not values:
+        return []
+    if queue is None:
+        raise ValueError(
+            "The last computational stage has outputs, but there is no outfeed_queue. "
+            "Pass one to pipeline()."
+        )
+    if isinstance(values, list) and len(values) == 1:
+        (values,) = values
+    if steps == 1:
+        return [queue.enqueue(values)]
+    flat = tf.nest.flatten(values)
+    sums = Accumulation(steps, flat, [dtype] * len(flat))
+    return [
+        sums.when_complete(
+            lambda sums: queue.enqueue(tf.nest.pack_sequence_as(values, sums))
+        )
+    ]
 
 
 def _masked(outputs: Any, mask: Sequence[bool] | None) -> Any:

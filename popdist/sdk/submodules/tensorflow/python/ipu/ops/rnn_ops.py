@@ -3,7 +3,7 @@
 Their variables have Popnn's names, shapes and order of gates, so that checkpoints fit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -37,6 +37,8 @@ class _PopnnRNN:
     """A layer with one matrix for inputs and states, and biases for each gate."""
 
     _gates: int
+    # How many tensors a state has.
+    _state_count = 1
     # The scope of the variables, unless the program names one.
     _scope: str
 
@@ -143,7 +145,12 @@ class _PopnnRNN:
         inputs = tf.convert_to_tensor(inputs, self.dtype)
         if self.kernel is None:
             self.build(inputs.shape)
-        first = self._states(initial_state, tf.shape(inputs)[1])
+        if initial_state is None:
+            zeros = tf.zeros([tf.shape(inputs)[1], self.num_units], self.dtype)
+            first = (zeros,) * self._state_count
+        else:
+            parts = self._split_state(initial_state)
+            first = tuple(tf.convert_to_tensor(each, self.dtype) for each in parts)
         of_inputs, of_states = tf.split(self.kernel, [-1, self.num_units])
         # All time steps at once.
         products = tf.tensordot(inputs, of_inputs, 1)
@@ -168,21 +175,18 @@ class _PopnnRNN:
             return outputs
         return outputs, self._state([each[-1] for each in states], initial_state)
 
-    def _zeros(self, batch: Tensor) -> Tensor:
-        return tf.zeros([batch, self.num_units], self.dtype)
+    def _split_state(self, state: Any) -> Sequence[Tensor]:
+        """Return the tensors of a state; the first one is the output."""
+        return (state,)
 
-    def _states(self, initial: Any, batch: Tensor) -> tuple[Tensor, ...]:
-        """Return the states before the first step. One of them is the output."""
-        raise NotImplementedError
+    def _state(self, states: list[Tensor], initial: Any) -> Any:
+        """Return the last states, in the form of the initial one."""
+        return states[0]
 
     def _step(
         self, states: tuple[Tensor, ...], element: Element, of_states: Tensor
     ) -> tuple[Tensor, ...]:
         """Return the states after a time step."""
-        raise NotImplementedError
-
-    def _state(self, states: list[Tensor], initial: Any) -> Any:
-        """Return the last states, in the form of the initial one."""
         raise NotImplementedError
 
 
@@ -204,20 +208,17 @@ class PopnnLSTM(_PopnnRNN):
     """An LSTM with its gates in the order forget, input, candidate, output."""
 
     _gates = 4
+    _state_count = 2
     _scope = "popnn_lstm"
 
-    def _states(self, initial: Any, batch: Tensor) -> tuple[Tensor, ...]:
-        if initial is None:
-            return self._zeros(batch), self._zeros(batch)
-        if not issubclass(type(initial), tuple):
+    def _split_state(self, state: Any) -> Sequence[Tensor]:
+        if not issubclass(type(state), tuple):
             raise ValueError(
-                f"Invalid initial_state type: `{type(initial)}`, expecting "
+                f"Invalid initial_state type: `{type(state)}`, expecting "
                 "`LSTMStateTuple`."
             )
         # In older releases a tuple of output and cell.
-        pair = (initial.h, initial.c) if hasattr(initial, "c") else initial
-        output, cell = (tf.convert_to_tensor(each, self.dtype) for each in pair)
-        return output, cell
+        return (state.h, state.c) if hasattr(state, "c") else state
 
     def _step(
         self, states: tuple[Tensor, ...], element: Element, of_states: Tensor
@@ -283,11 +284,6 @@ class PopnnGRU(_PopnnRNN):
         shape = super()._bias_shape()
         return [shape[0], 2, shape[1]] if self._reset_after else shape
 
-    def _states(self, initial: Any, batch: Tensor) -> tuple[Tensor, ...]:
-        if initial is None:
-            return (self._zeros(batch),)
-        return (tf.convert_to_tensor(initial, self.dtype),)
-
     def _step(
         self, states: tuple[Tensor, ...], element: Element, of_states: Tensor
     ) -> tuple[Tensor, ...]:
@@ -313,9 +309,6 @@ class PopnnGRU(_PopnnRNN):
             of_input, of_state = tf.unstack(self.biases, axis=1)
             return of_input, of_state
         return self.biases, tf.zeros_like(self.biases)
-
-    def _state(self, states: list[Tensor], initial: Any) -> Any:
-        return states[0]
 
 
 class PopnnDynamicGRU(PopnnGRU):
