@@ -106,6 +106,7 @@ _OWN_ROWS = "gathers return the rows of one instance"
 _STEPS = "an epoch has a wrong number of steps"
 _FILES = "instances write over each other's files"
 _MISTAKES = "fit does not report models that instances train apart"
+_SAME_DATA = "instances that train with the same data get no warning"
 _LOGS = "logs are those of one instance"
 _EMPTY = "a replica without data computes NaN, or ends the process"
 _SCALES = "replicas skip different steps where gradients overflow"
@@ -163,6 +164,17 @@ _TENSORFLOW: _Groups = {
         "ops.gen_summary_ops:create_summary_file_writer": _FILES,
         "ops.summary_ops_v2:_ResourceSummaryWriter.close": _FILES,
         "saved_model.save:save_and_return_nodes": _FILES,
+    },
+    # Operations that are compared by their names in graphs.
+    "tensorflow._api.v2.raw_ops:": {
+        "Assert, ReadVariableOp, VarHandleOp, VarIsInitializedOp": (
+            "computations for IPUs run operations without side effects once more"
+        ),
+        "FixedLengthRecordDatasetV2, TFRecordDataset, TFRecordDatasetV2": _SAME_DATA,
+        "TensorSliceDataset, TextLineDataset, Const": _SAME_DATA,
+        "EagerPyFunc, GeneratorDataset, PyFunc, PyFuncStateless": (
+            "data sets of Python functions are compared, though they may differ"
+        ),
     },
     "tensorflow.python.ops.gen_nn_ops:": {
         "conv2d, conv3d, max_pool, max_pool3d, max_pool_with_argmax": _EMPTY,
@@ -232,6 +244,11 @@ _TORCH: _Groups = {
         "_new_process_group_helper, monitored_barrier": _GROUPS,
     },
     "torch._C._distributed_c10d:": {"Work._source_rank": _GROUPS},
+    "torch._C._nn:": {
+        "max_pool2d_with_indices, max_pool3d_with_indices": (
+            "PopTorch warns of int64 in a model that only has pooling"
+        ),
+    },
     "torch._C._distributed_c10d:ProcessGroup.": {
         "_device_types, _get_backend, _get_backend_name": _GROUPS,
         "_get_sequence_number_for_group, _set_group_desc, _set_group_name": _GROUPS,
