@@ -15,6 +15,7 @@ from poprun.plan.values import Assignment, Attempt, PartitionVariables, Plan, Re
 
 FIRST = Attempt(
     number=0,
+    num_failures=0,
     name="cafe.0",
     control="@poprun-babe/key",
     arena="beef",

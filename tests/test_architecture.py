@@ -211,6 +211,7 @@ READS_ENVIRON = (
     "popdist.transports",
     "poprun.__main__",
     "poprun.host.agent",
+    "poprun.reach.host_search_entry",
     "poprun.cli",
     "poprun.popctl.doctor",
     "poprun.python_calls.functions",

@@ -279,13 +279,15 @@ _TABLE: Mapping[str, Mapping[Option, str]] = {
     "Elastic jobs": {
         _number("--min-instances M", unset="--num-instances"): "Start the job, and "
         "start it again, as long as the hosts that can be used have room for M "
-        "instances. It has as many as they have room for, but at most --num-instances.",
+        "instances. It has as many as they have room for, but at most --num-instances. "
+        "With --max-restarts it is stopped and started again when there is more room.",
         _option(types.read_range, "--nnodes MIN:MAX", unset="all hosts"): "The same in "
         "hosts, as in torchrun: the job starts on at least MIN hosts and at most MAX. "
         "--num-instances is the number on MAX hosts.",
         _text("--host-discovery-script COMMAND"): "A command that prints the hosts "
         "that can be used now, one per line, such as node-1:2 with its slots. It is "
-        "run before each attempt. Cannot be combined with --host and --hostfile.",
+        "run before each attempt, and every 10 s while the job could have more "
+        "instances. Cannot be combined with --host and --hostfile.",
         _flag("--fixed-replicas"): "Keep the number of replicas of the whole job when "
         "the number of instances changes. Otherwise each instance keeps its own.",
     },

@@ -260,7 +260,7 @@ def _launcher_variables(
         env.ROLE_RANK: rank,
         env.ROLE_WORLD_SIZE: size,
         env.TORCH_RUN_ID: request.identity,
-        env.TORCH_RESTART_COUNT: str(attempt.number),
+        env.TORCH_RESTART_COUNT: str(attempt.num_failures),
         env.TORCH_USE_AGENT_STORE: "False",
         env.MASTER_ADDR: first if has_several else "127.0.0.1",
         env.MASTER_PORT: str(attempt.master_port),

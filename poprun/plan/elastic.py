@@ -73,6 +73,10 @@ class Members:
     hosts: Sequence[HostSpec]
     num_instances: int
 
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(host.name for host in self.hosts)
+
 
 def reform_refusal(request: Request, settings: Settings) -> str:
     """Return why instances of an elastic job cannot go on without lost ones, or ""."""
@@ -205,6 +209,19 @@ def choose_members(hosts: Sequence[HostSpec], bounds: Bounds) -> Members:
         if number * share > best.num_instances:
             best = Members(hosts=fitting[:number], num_instances=number * share)
     return best
+
+
+def find_growth(
+    usable: Sequence[HostSpec], members: Members, bounds: Bounds
+) -> Members | None:
+    """Return the members with which a job has more instances than with those it has.
+
+    Args:
+        usable: All hosts that can be used now.
+        members: The members of the job now.
+    """
+    larger = choose_members(usable, bounds)
+    return larger if larger.num_instances > members.num_instances else None
 
 
 def settings_with(settings: Settings, members: Members, bounds: Bounds) -> Settings:

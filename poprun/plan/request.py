@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from itertools import count
+from typing import Any
 
 from popdist import environment as env
 from poprun.errors import HostError, OptionError, TopologyError
@@ -217,7 +218,9 @@ def _read_hosts(
     return settings, hosts, auto_notes + notes
 
 
-def read_named_hosts(settings: Settings) -> Sequence[HostSpec] | None:
+def read_named_hosts(
+    settings: Settings | Mapping[str, Any],
+) -> Sequence[HostSpec] | None:
     """Return the hosts that the user names."""
     if settings["host"] is not None:
         return parse_hosts(settings["host"])

@@ -44,6 +44,8 @@ class Attempt:
     """The number, names and secrets of one attempt to run a job."""
 
     number: int
+    # How many of the attempts before it have failed: a growth is no failure.
+    num_failures: int
     # Names its directories and its shims, for all to read.
     name: str
     # The address and the key of its control socket, and its arenas: secrets, which are
@@ -58,16 +60,20 @@ class Attempt:
     links_key: str
 
 
-def new_attempt(identity: str, number: int, first: HostFacts) -> Attempt:
+def new_attempt(
+    identity: str, number: int, first: HostFacts, num_failures: int = 0
+) -> Attempt:
     """Return an attempt of a job with new names and secrets.
 
     Args:
         identity: The id of the job.
         number: 0 for the first attempt.
         first: The facts of the host of rank 0, read for this attempt.
+        num_failures: How many of the attempts before it have failed.
     """
     return Attempt(
         number=number,
+        num_failures=num_failures,
         name=f"{identity}.{number}",
         control=f"@poprun-{os.urandom(8).hex()}/{os.urandom(16).hex()}",
         arena=os.urandom(16).hex(),

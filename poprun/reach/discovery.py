@@ -1,16 +1,37 @@
-"""Runs the command of --host-discovery-script, which prints the hosts of a job."""
+"""Finds the hosts that an elastic job may use, as its options or Slurm name them."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from poprun.errors import HostUnreachableError, OptionError
 from poprun.host_specs import HostSpec, parse_hostfile
+from poprun.options.settings import Settings
+from poprun.plan import slurm
+from poprun.plan.elastic import DISCOVERY
+from poprun.plan.request import read_named_hosts
 from poprun.reach.connector import MOST_LINES, quotation
 from poprun.reach.remote_commands import run_all
 
-OPTION = "--host-discovery-script"
+OPTION = f"--{DISCOVERY}"
 # It asks a scheduler or a cloud.
 LIMIT_S = 30.0
+
+
+def name_hosts(
+    settings: Settings | Mapping[str, Any], environ: Mapping[str, str]
+) -> Sequence[HostSpec] | None:
+    """Return the hosts that the options name; None if they name none.
+
+    Raises:
+        PoprunError: They cannot be read, or the command that prints them fails.
+    """
+    if settings[DISCOVERY] is not None:
+        return discover_hosts(settings[DISCOVERY], environ)
+    named = read_named_hosts(settings)
+    if named is None and (job := slurm.read_job(environ)) is not None:
+        named = job.nodes
+    return named
 
 
 def discover_hosts(text: str, environ: Mapping[str, str]) -> tuple[HostSpec, ...]:

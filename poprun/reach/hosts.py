@@ -14,6 +14,7 @@ from poprun.reach import out_of_memory, program
 from poprun.reach.agent_connection import AgentConnection
 from poprun.reach.facts import own_facts
 from poprun.reach.out_of_memory import MemoryCounters
+from poprun.wire.machine import machine_id
 
 Answer = TypeVar("Answer")
 
@@ -132,6 +133,11 @@ class Preflights:
             ]
             by_host |= zip(hosts, _all(questions), strict=True)
         return [by_host[host][look] for host, look in places]
+
+    def machines(self, hosts: Sequence[HostSpec]) -> list[str]:
+        """Return the ids of the machines that some hosts are."""
+        connections = [self[host].connection for host in hosts]
+        return [machine_id() if c is None else c.hello.machine for c in connections]
 
     def connections(self) -> dict[int, int]:
         """Return the processes that connect poprun to hosts: pid -> start time."""

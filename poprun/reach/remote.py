@@ -5,25 +5,33 @@ import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
-from poprun.errors import HostError, HostUnreachableError, ProgramNotFoundError
+from poprun.errors import (
+    HostError,
+    HostUnreachableError,
+    PoprunError,
+    ProgramNotFoundError,
+)
 from poprun.helpers import own_process
 from poprun.host_specs import HostSpec, is_local
 from poprun.log import Log
 from poprun.mpirun.find import site_packages
 from poprun.mpirun.values import Mpi
 from poprun.options.settings import Settings
+from poprun.plan.elastic import DISCOVERY
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.slurm import NODE_NAME, read_job
 from poprun.reach.addresses import own_address_towards, own_addresses
 from poprun.reach.agent_connection import AgentConnection
-from poprun.reach.agents import open_agents
+from poprun.reach.agents import ANSWER_LIMIT_S, open_agents
 from poprun.reach.connector import Connector
 from poprun.reach.copies import Copy, copy_to_hosts, environment_copies, folder_copy
-from poprun.reach.discovery import discover_hosts
+from poprun.reach.discovery import name_hosts
 from poprun.reach.hosts import PREFLIGHT_MARK, Preflight
 from poprun.reach.other_command import find_command
 from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.remote_commands import run_all
 from poprun.reach.srun import find_srun
 from poprun.wire import protocol
 from poprun.wire.field_types import FilePath
@@ -90,7 +98,7 @@ class RemotePreflight(Preflight):
 class HostOpener:
     """Connects poprun to the hosts of a job."""
 
-    settings: Settings
+    settings: Settings | Mapping[str, Any]
     # poprun's environment.
     environ: Mapping[str, str]
     log: Log
@@ -141,15 +149,59 @@ class HostOpener:
             for host in hosts
         }
 
-    def discover(self, tell: Callable[[bytes], None]) -> Sequence[HostSpec]:
-        """Return the hosts that the command of --host-discovery-script prints.
+    def name_hosts(self, tell: Callable[[bytes], None]) -> Sequence[HostSpec] | None:
+        """Return the hosts that the options name; None if they name none.
 
         Args:
             tell: Sends a message to the guard.
         """
-        self.show_phase("discovering the hosts")
-        command = self.settings["host-discovery-script"]
-        return discover_hosts(command, self._marked_environment(tell))
+        environ = self.environ
+        if self.settings[DISCOVERY] is not None:
+            self.show_phase("discovering the hosts")
+            environ = self._marked_environment(tell)
+        return name_hosts(self.settings, environ)
+
+    def probe(
+        self,
+        hosts: Sequence[HostSpec],
+        checks: Sequence[tuple[int, Any]],
+        machines: Collection[str],
+    ) -> dict[HostSpec, str]:
+        """Return a sentence for each host that a job cannot use besides others.
+
+        Args:
+            checks: Messages that its agent must not refuse, each with its value.
+            machines: The ids of the machines that the job uses.
+        """
+        others = self._on_other_machines(hosts)
+        connectors = self._connectors(others, self.environ)
+        failures: dict[HostSpec, str] = {}
+        if self.settings["synchronise-python-venv"]:
+            # An agent needs what is copied before an attempt.
+            for host, connector in connectors.items():
+                argv = connector.argv(host, ["true"])
+                environ = connector.environment(self.environ)
+                [ran] = run_all([argv], environ, ANSWER_LIMIT_S)
+                if ran.exit_code != 0:
+                    failures[host] = connector.explain(host, ran)
+            return failures
+        connections = open_agents(connectors, self.environ, failures=failures)
+        for host, connection in connections.items():
+            if connection.hello.machine in machines:
+                failures[host] = f"{host.name} is a machine that the job uses."
+            try:
+                for kind, value in checks:
+                    connection.ask(kind, value)
+            except PoprunError as error:
+                failures[host] = str(error)
+            connection.end()
+        if machine_id() in machines:
+            failures |= {
+                host: f"{host.name} is this machine, which the job uses."
+                for host in hosts
+                if host not in connectors
+            }
+        return failures
 
     def _marked_environment(self, tell: Callable[[bytes], None]) -> dict[str, str]:
         """Return the environment for processes that the guard ends without poprun."""

@@ -79,7 +79,8 @@ def report_attempt(
     *more, cause = report.render(reported, memory, is_in_sight=is_in_sight) or [""]
     for sentence in (*more, *filter(None, [summary_text])):
         log.say(sentence, even_if_quiet=True)
-    if cause:
+    # A growth was announced.
+    if cause and not verdict.grows:
         log.error(cause)
     return cause
 
@@ -99,6 +100,7 @@ def summarize(
     is_stopped = cause is not None and cause.reason in (
         Reason.INTERRUPTED,
         Reason.OUTPUT_CLOSED,
+        Reason.GROWTH,
     )
     is_useful = verdict.has_failed and end.state.started and not is_stopped
     if asked is False or not is_useful or len(verdict.instances) == 1:

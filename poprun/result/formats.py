@@ -36,6 +36,7 @@ OUTCOMES = {
     Reason.SHIM_LOST: "launcher_failed",
     Reason.DEVICES_LOST: "ipus_lost",
     Reason.HOST_LOST: "host_lost",
+    Reason.GROWTH: "grew",
 }
 
 
@@ -140,6 +141,7 @@ EVENT_NAMES: Mapping[type[Event], str] = {
     job_events.MembersChanged: "members_changed",
     job_events.DevicesLost: "ipus_lost",
     job_events.HostLost: "host_lost",
+    job_events.HostsAvailable: "hosts_available",
     job_events.ShimLost: "supervisor_lost",
     job_events.Orphaned: "instance_orphaned",
     job_events.DaemonKilled: "mpirun_daemon_killed",

@@ -161,15 +161,16 @@ class Recorder:
         self._attempt = plan.attempt.number
         self._attempt_time = _Stopwatch()
         self._changes = []
+        hosts = [json_text(each.host.name) for each in plan.assignments]
         if self._job is None:
             self._job = plan.request.identity
             self._emit(
                 "job_started",
                 **self._head(formats.EVENTS),
-                hosts=[json_text(a.host.name) for a in plan.assignments],
+                hosts=hosts,
                 programs=[[*map(json_text, a.program.argv)] for a in plan.assignments],
             )
-        self._emit("attempt_started")
+        self._emit("attempt_started", hosts=hosts)
 
     def listen(self, event: Event) -> None:
         """Write an event of the job."""

@@ -17,7 +17,7 @@ from poprun.errors import (
 )
 from poprun.helpers.processes import exit_code, signal_name
 from poprun.mpirun.values import MpirunFailure, MpirunReport
-from poprun.result.instances import FAILED, STOPPED, InstanceEnd
+from poprun.result.instances import FAILED, STOPPED, SUCCEEDED, InstanceEnd
 from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.stopping import Cause, Reason
 from poprun.wire.events import (
@@ -27,19 +27,20 @@ from poprun.wire.events import (
     Exited,
     FailedInFinalize,
     HostLost,
+    HostsAvailable,
     Interrupted,
     MpirunRefused,
     Orphaned,
     Refused,
     SlurmEndsJob,
 )
-from poprun.words import format_ranges
+from poprun.words import counted, format_ranges
 
 MACHINERY = (Reason.MPIRUN_ENDED, Reason.SHIM_LOST)
 # The reasons, or none, for which a job with a failed instance or mpirun stops.
 BY_FAILURE = (None, Reason.FAILED, *MACHINERY)
 # After these another attempt may follow.
-RESTARTED = (*BY_FAILURE, Reason.HOST_LOST)
+RESTARTED = (*BY_FAILURE, Reason.HOST_LOST, Reason.GROWTH)
 # A process of mpirun was killed: the reasons for which the attempt stops then, or none.
 # mpirun ends before or after its instances, depending on the load.
 PROCESS_LOST: Mapping[MpirunFailure, Sequence[Reason | None]] = {
@@ -68,6 +69,8 @@ class Verdict:
     mpirun_text: str = ""
     quote_mpirun: bool = False
     warnings: Sequence[str] = ()
+    # Whether the job was stopped to start again with more instances: no failure.
+    grows: bool = False
     # All instances, in rank order.
     instances: Sequence[InstanceEnd] = field(default=(), compare=False)
 
@@ -81,8 +84,8 @@ def may_restart(end: AttemptEnd) -> bool:
     """Return whether another attempt may follow if this one has failed.
 
     It may after the failure of an instance, a host or mpirun, once an instance has
-    run; not if the user ends the job, by a signal, a timeout or a pager, nor after the
-    loss of the IPUs.
+    run, and in order to grow; not if the user ends the job, by a signal, a timeout or a
+    pager, nor after the loss of the IPUs.
     """
     cause = end.state.cause
     if not end.state.started or (cause and cause.reason) not in RESTARTED:
@@ -141,6 +144,10 @@ class _Rules:
     ) -> None:
         self.state, self.events = end.state, end.events
         self.cause = end.state.cause
+        is_success = all(instance.state == SUCCEEDED for instance in instances)
+        if is_success and self.cause == Cause(reason=Reason.GROWTH):
+            # All had ended before they were to be stopped.
+            self.cause = None
         self.reason = self.cause and self.cause.reason
         self.status = end.mpirun_status
         self.instances = instances
@@ -295,6 +302,8 @@ class _Rules:
                 return self._not_started()
             case Reason.OUTPUT_CLOSED:
                 return Verdict(exit_code=OUTPUT_CLOSED)
+            case Reason.GROWTH:
+                return self._grows()
             case Reason.DEVICES_LOST:
                 return _machinery_failed(
                     f"The job lost its IPUs, and was stopped. {self._loss()}"
@@ -369,6 +378,17 @@ class _Rules:
         return Verdict(
             exit_code=code,
             sentence=f"Instance {who} could not be started: {': '.join(parts)}",
+        )
+
+    def _grows(self) -> Verdict:
+        growth = self._event(HostsAvailable)
+        assert growth is not None
+        return Verdict(
+            # If no attempt can follow.
+            exit_code=MACHINERY_FAILED,
+            sentence=f"The job grows from {growth.num_running} to "
+            f"{counted(growth.num_instances, 'instance')}, because {growth.why}.",
+            grows=True,
         )
 
     def _not_started(self) -> Verdict:

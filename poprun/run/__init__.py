@@ -24,11 +24,12 @@ from poprun.reach.temporary_directories import temporary_directory
 from poprun.result.recorder import Recorder
 from poprun.run.attempt import run_attempt
 from poprun.run.context import RunContext
-from poprun.run.elastic import ElasticHosts
+from poprun.run.elastic_hosts import ElasticHosts
 from poprun.run.preparation import Preparation, Stages, prepare
 from poprun.run.restarts import Restarts
 from poprun.supervise.guard_start import StartedGuard
 from poprun.trace.job_trace import JobTrace
+from poprun.wire.events import HostsAvailable
 
 STAGES = Stages(
     preview=reservation.preview,
@@ -110,6 +111,7 @@ def _plan(
     hosts: ElasticHosts | None,
     guard: StartedGuard | None,
     lost: Collection[str] = (),
+    growth: HostsAvailable | None = None,
     *,
     again: bool = False,
 ) -> Request:
@@ -119,6 +121,7 @@ def _plan(
         hosts: The hosts of an elastic job; None for a job that always has the same.
         guard: None for a dry run.
         lost: The hosts that the last attempt has lost.
+        growth: The hosts for which it was stopped.
         again: Whether an attempt has run before.
     """
     settings = context.settings
@@ -126,7 +129,7 @@ def _plan(
     if not again:
         context.enter("plan")
     if hosts is not None:
-        settings = hosts.settings_of_attempt(guard, lost)
+        settings = hosts.settings_of_attempt(guard, lost, growth)
     request = read_request(
         settings,
         programs,

@@ -26,6 +26,7 @@ from poprun.output.stdin import Stdin, describe_unread
 from poprun.output.writer import write_text
 from poprun.plan.assignments import generation_variables
 from poprun.plan.values import Plan, new_generation
+from poprun.reach.host_search import SearchQuestion
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result import conclusion
 from poprun.result.formats import outcome_name
@@ -37,6 +38,7 @@ from poprun.supervise.clients.job_view import AttemptView
 from poprun.supervise.clients.server import Clients
 from poprun.supervise.event_log import EventLog
 from poprun.supervise.guard_start import StartedGuard, start_guard
+from poprun.supervise.host_search import HostSearch
 from poprun.supervise.membership import BeginGeneration
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stopping import Cause, Reason
@@ -49,6 +51,7 @@ from poprun.wire.events import (
     Exited,
     FailedInFinalize,
     HostLost,
+    HostsAvailable,
     Started,
 )
 
@@ -67,6 +70,12 @@ class Successor:
     may_run: bool = False
     # How many instances were started again during the attempt.
     num_restarts: int = 0
+    # The hosts for which the attempt was stopped, if it did not fail; and the signal
+    # that ends the job after that, 0 for none.
+    growth: HostsAvailable | None = None
+    stopped_by: int = 0
+    # Whether the attempt counts as a failed one.
+    has_failed: bool = True
 
 
 def run_attempt(
@@ -77,12 +86,14 @@ def run_attempt(
     *,
     restarts_left: int = 0,
     clients: Clients | None = None,
+    question: SearchQuestion | None = None,
 ) -> tuple[Verdict, Successor | None]:
     """Run one attempt of a job to its end, and report how it went.
 
     Args:
         restarts_left: How many restarts of --max-restarts are left.
         clients: The clients that the job had before, if it has served any.
+        question: What to look for while it runs, if the job may grow.
 
     Raises:
         HostUnreachableError: A host was lost before anything was started.
@@ -101,7 +112,8 @@ def run_attempt(
     context.recorder.begin_attempt(plan)
     mpirun.start()
     attempt = _RunningAttempt(job, plan, context, mpirun, links, restarts_left)
-    return attempt.run(clients or Clients(plan.request.identity), memory_before)
+    clients = clients or Clients(plan.request.identity)
+    return attempt.run(clients, memory_before, question)
 
 
 def wait_for_stdin(stdin: Stdin) -> None:
@@ -147,7 +159,10 @@ class _RunningAttempt:
         self._next_guard: StartedGuard | None = None
 
     def run(
-        self, clients: Clients, memory_before: Mapping[HostSpec, MemoryCounters]
+        self,
+        clients: Clients,
+        memory_before: Mapping[HostSpec, MemoryCounters],
+        question: SearchQuestion | None,
     ) -> tuple[Verdict, Successor | None]:
         """Supervise the job, and report how it went.
 
@@ -156,6 +171,10 @@ class _RunningAttempt:
         """
         tap = OutputTap()
         clients.show(AttemptView(self._plan, tap.last_line), tap)
+        search = None
+        if question is not None:
+            environ, mark = self._context.environ, self._job.mark
+            search = HostSearch(question, environ, mark, self._log.warn)
         supervisor = Supervisor(
             self._job,
             self._mpirun,
@@ -164,6 +183,7 @@ class _RunningAttempt:
             self._listen,
             clients,
             self._environs,
+            search,
         )
         supervisor.start()
         try:
@@ -172,10 +192,12 @@ class _RunningAttempt:
             self._router.hide_status(forever=True)
         self._router.end()
         verdict = self._conclude(end, memory_before, supervisor)
-        # A signal may have come after the guard of the next attempt was started.
-        may_follow = may_restart(end) and not supervisor.num_signals
+        # A signal may have come after the guard of the next attempt was started. The
+        # job has not failed then if it was to grow.
+        may_follow = may_restart(end) and (verdict.grows or not supervisor.num_signals)
         if self._next_guard is not None and may_follow:
             clients.pause()
+            growths = [e for e in end.events if isinstance(e, HostsAvailable)]
             lost = [event for event in end.events if isinstance(event, HostLost)]
             return verdict, Successor(
                 guard=self._next_guard,
@@ -183,12 +205,17 @@ class _RunningAttempt:
                 lost_hosts=frozenset(event.host for event in lost),
                 may_run=any(event.may_run for event in lost),
                 num_restarts=end.state.membership.num_restarts,
+                growth=growths[-1] if verdict.grows else None,
+                has_failed=not verdict.grows,
+                stopped_by=supervisor.late_signal,
             )
         if self._next_guard is not None:
             # The router has written its last.
             log = Log(0, partial(write_text, 2), is_quiet=self._log.is_quiet)
             for failure in undo_job(self._job, self._next_guard):
                 log.warn(failure)
+        if verdict.grows:
+            self._context.recorder.refuse(verdict.exit_code, verdict.sentence)
         clients.end(verdict.exit_code, verdict.sentence)
         return verdict, None
 
@@ -237,8 +264,10 @@ class _RunningAttempt:
         All instances and mpirun have ended. The next guard takes over the shared
         resources before this guard undoes the rest.
         """
+        verdict = self._judge(end)
         has_restarts = end.state.membership.restarts_left > 0
-        if has_restarts and may_restart(end) and self._judge(end).has_failed:
+        is_followed = verdict.grows or (has_restarts and verdict.has_failed)
+        if is_followed and may_restart(end):
             try:
                 # It gets the limit that the first guard got.
                 with caller_limits(self._job.descriptor_limits):

@@ -108,10 +108,10 @@ class RunContext:
             self._synced |= {host.name for host in hosts if host not in failures}
         return failures
 
-    def discover_hosts(self, guard: StartedGuard | None) -> Sequence[HostSpec]:
-        """Return the hosts that the command of --host-discovery-script prints."""
+    def name_hosts(self, guard: StartedGuard | None) -> Sequence[HostSpec] | None:
+        """Return the hosts that the options name; None if they name none."""
         tell = (lambda message: None) if guard is None else guard.tell
-        return self._opener.discover(tell)
+        return self._opener.name_hosts(tell)
 
 
 def make_log(

@@ -15,10 +15,11 @@ from poprun.plan.assignments import make_plan
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.topology import Topology
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
+from poprun.reach.host_search import SearchQuestion
 from poprun.result.verdict import Verdict
 from poprun.run.attempt import Successor, wait_for_stdin
 from poprun.run.context import RunContext
-from poprun.run.elastic import ElasticHosts
+from poprun.run.elastic_hosts import ElasticHosts
 from poprun.supervise.guard_start import StartedGuard
 
 
@@ -64,7 +65,7 @@ class Preparation:
     Args:
         hosts: Those of an elastic job; None for a job that always has the same.
         plan_again: Returns the request of the next attempt of an elastic job. It gets
-            the guard, and the hosts that the last attempt has lost.
+            the guard, the hosts that the last attempt has lost, and its growth.
 
     Raises:
         PoprunError: The job cannot be started. Nothing is reserved then.
@@ -77,7 +78,7 @@ class Preparation:
         context: RunContext,
         stages: Stages,
         hosts: ElasticHosts | None,
-        plan_again: Callable[[StartedGuard, Collection[str]], Request],
+        plan_again: Callable[..., Request],
     ) -> None:
         self._request, self._context, self._stages = request, context, stages
         self._hosts, self._plan_again = hosts, plan_again
@@ -93,30 +94,30 @@ class Preparation:
         return self._reserved.lines
 
     def prepare(
-        self, number: int = 0, first: HostFacts | None = None
+        self, number: int = 0, num_failures: int = 0, first: HostFacts | None = None
     ) -> tuple[Plan, Job]:
         """Return the plan and the job of an attempt, whose hosts are connected.
 
         Args:
+            num_failures: How many of the attempts before it have failed.
             first: The facts of the host of rank 0, if they are newer than the request.
         """
         request = self._request
-        attempt = new_attempt(request.identity, number, first or request.facts[0])
+        first = first or request.facts[0]
+        attempt = new_attempt(request.identity, number, first, num_failures)
         plan = make_plan(request, attempt, self._reserved.partition)
         job = self._stages.prepare(plan, self._files, self._context)
         return plan, self._reserved.with_devices(job)
 
     def prepare_next(
-        self,
-        number: int,
-        guard: StartedGuard,
-        lost: Collection[str],
-        time_left_s: float,
+        self, number: int, num_failures: int, last: Successor, time_left_s: float
     ) -> tuple[Plan, Job]:
         """Reach the hosts again, and return the plan and the job of another attempt.
 
         Args:
-            lost: The hosts that the last attempt has lost.
+            number: The number of the attempt.
+            num_failures: How many of the attempts before it have failed.
+            last: What the last attempt has left.
             time_left_s: How long it may wait for IPUs at most.
 
         Raises:
@@ -128,11 +129,11 @@ class Preparation:
         first = None
         try:
             if self._hosts is None:
-                self._context.reopen_hosts(self._request, guard)
+                self._context.reopen_hosts(self._request, last.guard)
                 first = self._context.hosts.describe(self._request.hosts[:1])[0]
             else:
-                self._change_hosts(guard, lost, time_left_s)
-            return self.prepare(number, first)
+                self._change_hosts(last, time_left_s)
+            return self.prepare(number, num_failures, first)
         except temporary as error:
             raise HostUnreachableError(str(error)) from error
 
@@ -140,12 +141,15 @@ class Preparation:
         """Return whether the next attempt does not need the hosts that are lost."""
         return self._hosts is not None and self._hosts.can_do_without(lost)
 
-    def _change_hosts(
-        self, guard: StartedGuard, lost: Collection[str], time_left_s: float
-    ) -> None:
-        before = self._request
+    @property
+    def question(self) -> SearchQuestion | None:
+        """What to look for while the attempt runs; None if the job cannot grow."""
+        return None if self._hosts is None else self._hosts.question()
+
+    def _change_hosts(self, last: Successor, time_left_s: float) -> None:
+        before, guard = self._request, last.guard
         self._request = replace(
-            self._plan_again(guard, lost),
+            self._plan_again(guard, last.lost_hosts, last.growth),
             # All attempts share them.
             output_folder=before.output_folder,
             cache_path=before.cache_path,

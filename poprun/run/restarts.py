@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from poprun.errors import HostUnreachableError, PoprunError
+from poprun.errors import TIMED_OUT, HostUnreachableError, PoprunError
 from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions
 from poprun.helpers.processes import signal_name
@@ -69,8 +69,9 @@ class Restarts:
         # The cause of each attempt so far, and the number of the next one.
         self._causes: list[str] = []
         self._number = 0
-        # How many instances were started again while others went on.
-        self._num_in_place = 0
+        # How many of them have failed, and how many instances were started again while
+        # others went on.
+        self._num_failures = self._num_in_place = 0
         # Why the last attempt could not be started.
         self._refusal: PoprunError | None = None
 
@@ -91,10 +92,14 @@ class Restarts:
             self._causes.append(verdict.sentence)
             self._number += 1
             self._num_in_place += last.num_restarts
+            self._num_failures += last.has_failed
             self._guard, self._clients = last.guard, last.clients
             wait = self._wait_before(last)
             if wait >= self._time_left(job):
-                return self._end(job, verdict.exit_code, "--timeout leaves no time.")
+                why = "--timeout leaves no time."
+                if last.growth is None:
+                    return self._end(job, verdict.exit_code, why)
+                return self._end(job, TIMED_OUT, why, outcome="timed_out")
             try:
                 plan, job = self._prepare_next(job, wait, last)
                 clients = self._clients
@@ -105,16 +110,20 @@ class Restarts:
             except HostUnreachableError as error:
                 # A host that restarts takes a while: the next wait is longer.
                 self._refusal = error
-                if not self._num_left:
+                grows = last.growth is not None
+                if not (self._num_left or grows):
                     return self._end(job, error.exit_code, str(error))
                 self._log.error(str(error))
                 verdict = Verdict(exit_code=error.exit_code, sentence=str(error))
-                # The hosts that were lost may be back by then.
+                # The hosts that were lost may be back by then. The job goes on without
+                # those that it was stopped for, which is no failure of it.
                 successor = replace(
                     last,
                     guard=self._guard,
-                    lost_hosts=frozenset(),
+                    lost_hosts=frozenset(last.growth.new_hosts if last.growth else ()),
                     may_run=False,
+                    growth=None,
+                    has_failed=not grows,
                     num_restarts=0,
                 )
         if self._causes:
@@ -133,11 +142,13 @@ class Restarts:
         """
         self._refusal = None
         try:
+            if successor.stopped_by:
+                raise StoppedError(successor.stopped_by)
             with _signals_raise():
                 self._sleep(wait, job, had_lost_hosts=bool(successor.lost_hosts))
-                lost, time_left_s = successor.lost_hosts, self._time_left(job)
+                last = replace(successor, guard=self._guard)
                 prepared = self._preparation.prepare_next(
-                    self._number, self._guard, lost, time_left_s
+                    self._number, self._num_failures, last, self._time_left(job)
                 )
                 self._show("")
                 return prepared
@@ -154,13 +165,19 @@ class Restarts:
     ) -> tuple[Verdict, Successor | None]:
         if self._number:
             job = replace(job, timeout_used=time.monotonic() - self._began)
-        left = self._num_left
-        return self._run_attempt(job, guard, plan, restarts_left=left, clients=clients)
+        return self._run_attempt(
+            job,
+            guard,
+            plan,
+            restarts_left=self._num_left,
+            clients=clients,
+            question=self._preparation.question,
+        )
 
     @property
     def _num_left(self) -> int:
         """How many restarts are left of --max-restarts."""
-        used = self._number + self._num_in_place
+        used = self._num_failures + self._num_in_place
         return max(0, int(self._most) - used)
 
     def _time_left(self, job: Job) -> float:
@@ -173,15 +190,18 @@ class Restarts:
         if lost:
             ends_soon = not successor.may_run and self._preparation.can_do_without(lost)
             least = CLOSED_S if ends_soon else CUT_OFF_S
-        seconds = FIRST_WAIT_S * 2.0 ** (self._number - 1)
+        if successor.growth is not None and not lost:
+            return 0.0
+        seconds = FIRST_WAIT_S * 2.0 ** (self._num_failures - 1)
         return max(least, min(seconds, LONGEST_WAIT_S))
 
     def _sleep(self, seconds: float, job: Job, *, had_lost_hosts: bool) -> None:
         """Wait, with a guard that lives all the time."""
-        self._log.say(
-            f"the job will be started again in {seconds:g} s: restart "
-            f"{self._number + self._num_in_place} of at most {self._most}."
-        )
+        if seconds:
+            self._log.say(
+                f"the job will be started again in {seconds:g} s: restart "
+                f"{self._num_failures + self._num_in_place} of at most {self._most}."
+            )
         self._context.recorder.wait_for_restart(seconds)
         self._show("waiting to start the job again")
         ends_by = time.monotonic() + seconds

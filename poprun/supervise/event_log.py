@@ -16,6 +16,7 @@ from poprun.wire.events import (
     FailedInFinalize,
     GuardLost,
     HostLost,
+    HostsAvailable,
     Interrupted,
     MembersChanged,
     MpirunStarted,
@@ -81,6 +82,8 @@ class EventLog:
                 self._on_members_changed(event)
             case StartedAgain(rank=rank):
                 self._log.info(f"Instance {rank} is started again")
+            case HostsAvailable(why=why, num_instances=number):
+                self._log.say(f"{why}: stopping the instances, to go on with {number}.")
             case SlurmEndsJob() if not self._interrupts:
                 self._warn_once(
                     SlurmEndsJob, "Slurm is ending its job: stopping the instances."

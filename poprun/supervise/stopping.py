@@ -27,6 +27,7 @@ from poprun.wire.events import (
     Exited,
     FailedInFinalize,
     HostLost,
+    HostsAvailable,
     Interrupted,
     MpirunExited,
     OutputClosed,
@@ -82,6 +83,7 @@ class Reason(IntEnum):
     SHIM_LOST = 7
     DEVICES_LOST = 8
     HOST_LOST = 9
+    GROWTH = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +145,9 @@ class JobState:
     prompt_since: float = inf
     was_interrupted: bool = False
     # The first instance that has failed by itself, and without which the job does not
-    # go on.
+    # go on; and whether any program has ended.
     failed: int | None = None
+    has_ended_program: bool = False
     membership: Membership = field(default_factory=Membership)
 
     phase: Phase = Phase.RUNNING
@@ -174,6 +177,18 @@ class JobState:
         if self.phase is Phase.STOPPING:
             return min(self.phase_ends, self.signals_at)
         return self.phase_ends
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether it may be stopped to start again with more instances.
+
+        A job in which a program has ended is about to end. Where instances can re-form,
+        they may keep their state in memory alone.
+        """
+        all_run = len(self.started) == self.num_instances and not self.gone
+        is_running = self.phase is Phase.RUNNING and self.debugged is None
+        may_stop = not self.has_ended_program and not self.membership.able
+        return is_running and all_run and may_stop
 
     @property
     def debugger_takes_interrupt(self) -> bool:
@@ -221,7 +236,7 @@ def _note(state: JobState, event: Event, now: float) -> JobState:
         case Exited(rank=rank, status=status, by_itself=by_itself):
             failed_at = now if status or not by_itself else state.failed_at
             has_failed = by_itself and status != 0 and not _goes_on(state)
-            state = replace(state, failed_at=failed_at)
+            state = replace(state, failed_at=failed_at, has_ended_program=True)
             return _note_end(state, rank, now, has_failed=has_failed)
         case FailedInFinalize(rank=rank):
             return _note_end(state, rank, now, has_failed=True)
@@ -278,6 +293,9 @@ def _note_debugger(state: JobState, event: Event, now: float) -> JobState:
 
 
 def _react(state: JobState, event: Event, now: float) -> Step:
+    if cause := _cause_in_place_of_growth(state, event):
+        # The instances have got SIGTERM already.
+        return replace(state, cause=cause), []
     running = state.phase is Phase.RUNNING
     machinery = min(state.grace, MACHINERY_GRACE_S)
     match event:
@@ -302,6 +320,8 @@ def _react(state: JobState, event: Event, now: float) -> Step:
             return _stop(state, Cause(reason=Reason.HOST_LOST), now, machinery)
         case MpirunExited() if state.phase < Phase.LEAVING and not _all_gone(state):
             return _stop(state, Cause(reason=Reason.MPIRUN_ENDED), now, machinery)
+        case HostsAvailable() if state.may_grow:
+            return _stop(state, Cause(reason=Reason.GROWTH), now, state.grace)
         case DevicesLost() if running:
             # Others may have them: it must not compute on.
             return _stop(state, Cause(reason=Reason.DEVICES_LOST), now, state.grace)
@@ -319,6 +339,22 @@ def _react(state: JobState, event: Event, now: float) -> Step:
         case Interrupted(signal=number, client=client):
             return _interrupt(state, number, now, client)
     return _tick(state, now) if now >= state.deadline else (state, [])
+
+
+def _cause_in_place_of_growth(state: JobState, event: Event) -> Cause | None:
+    """Return why a job that stops in order to grow ends instead; None if it goes on."""
+    if state.cause is None or state.cause.reason is not Reason.GROWTH:
+        return None
+    match event:
+        case Interrupted(signal=number, client=client):
+            return Cause(reason=Reason.INTERRUPTED, signal=number, client=client)
+        case SlurmEndsJob():
+            return SLURMS_END
+        case DevicesLost():
+            return Cause(reason=Reason.DEVICES_LOST)
+        case OutputClosed():
+            return Cause(reason=Reason.OUTPUT_CLOSED)
+    return None
 
 
 def _stop(state: JobState, cause: Cause, now: float, grace: float) -> Step:

@@ -28,6 +28,7 @@ from poprun.supervise import membership, stopping
 from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.clients.server import Clients, Controls
 from poprun.supervise.drain import drain, reader_timeout
+from poprun.supervise.host_search import HostSearch
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stacks import Stacks
 from poprun.supervise.stopping import JobState, Phase
@@ -85,6 +86,7 @@ class Supervisor:
         hosts: Have all instances of the job among them.
         listen: Is called with each event after it has been acted on; must not wait.
         environs: Is called for each generation of an elastic job after the first.
+        search: Looks for more hosts; None if the job may have no more instances.
     """
 
     def __init__(
@@ -96,13 +98,17 @@ class Supervisor:
         listen: Callable[[Event], None],
         clients: Clients,
         environs: Environs = lambda _: {},
+        search: HostSearch | None = None,
     ) -> None:
-        self._job = job
+        self._job, self._search = job, search
         self._environs = environs
         self._mpirun, self._hosts, self._clients = mpirun, hosts, clients
         # mpirun after the hosts: see its `interests`.
         devices = () if job.devices is None else (job.devices,)
-        self._parts: Sequence[LoopPart] = (*hosts, *devices, mpirun, clients)
+        searches = () if search is None else (search,)
+        self._parts: Sequence[LoopPart] = (
+            *(*hosts, *devices, mpirun, clients, *searches),
+        )
         self._streams = Streams(router, clients.tap)
         self._router = router
         self._listen = listen
@@ -113,7 +119,7 @@ class Supervisor:
         self._stacks = Stacks(self._ask_for_stacks, router.tail, self._say)
         # Signals to end the job that came when it was over.
         self._is_over = False
-        self._late_signals = 0
+        self._late_signals: list[int] = []
         # The instances that are started again once their streams have ended.
         self._to_start: list[int] = []
         # How often an interrupt has come in each of two ways.
@@ -179,6 +185,8 @@ class Supervisor:
         """
         while self._state.phase is not Phase.OVER:
             self._turn(self._state.deadline)
+        if self._search is not None:
+            self._search.end()
         for host in self._hosts:
             host.finish()
         # The guard ends the connections to other hosts, too.
@@ -226,7 +234,12 @@ class Supervisor:
     def num_signals(self) -> int:
         """How many signals to end the job have come, even when it was over."""
         interrupts = sum(isinstance(event, Interrupted) for event in self._events)
-        return interrupts + self._late_signals
+        return interrupts + len(self._late_signals)
+
+    @property
+    def late_signal(self) -> int:
+        """The first signal to end the job that came when it was over, 0 for none."""
+        return next(iter(self._late_signals), 0)
 
     def _reader_timeout(self) -> float:
         return reader_timeout(
@@ -248,6 +261,7 @@ class Supervisor:
             self._measures_at = now + MEASURE_INTERVAL_S
             self._measure()
         self._look_at_groups(now)
+        self._look_for_growth()
         for part in self._parts:
             part.tick(time.monotonic())
         loss = "" if self._job.devices is None else self._job.devices.loss
@@ -412,6 +426,14 @@ class Supervisor:
             self._all_measured_at = inf
             self._listen(AllMeasured())
 
+    def _look_for_growth(self) -> None:
+        """Stop a job for which more hosts were found, once all of it runs."""
+        if self._search is None or not self._state.may_grow:
+            return
+        self._search.begin()
+        if (growth := self._search.take()) is not None:
+            self._emit(growth)
+
     def _measure(self) -> None:
         self._tell_hosts(protocol.MEASURE)
 
@@ -431,7 +453,7 @@ class Supervisor:
     def _on_signals(self) -> None:
         for number in self._read_signals():
             if number in ENDING_SIGNALS and self._is_over:
-                self._late_signals += 1
+                self._late_signals.append(number)
             elif number in ENDING_SIGNALS:
                 self._emit(self._interruption(number))
             elif number in PASSED_ON:
@@ -466,6 +488,8 @@ class Supervisor:
         self._router.hide_status()
         # SIGSTOP, because SIGTSTP does not reach the leader of another session.
         self._tell_hosts(protocol.SIGNAL, signal.SIGSTOP)
+        if self._search is not None:
+            self._search.send_signal(signal.SIGSTOP)
         # A shell continues a stopped job that it kills: poprun must not stop again.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
         os.kill(os.getpid(), number)
@@ -474,6 +498,8 @@ class Supervisor:
             wait_until_readable(0, ENDING_SIGNALS)
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         self._tell_hosts(protocol.SIGNAL, signal.SIGCONT)
+        if self._search is not None:
+            self._search.send_signal(signal.SIGCONT)
 
     def _resize(self) -> None:
         """Give the instances' terminals the size that poprun's has now."""

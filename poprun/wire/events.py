@@ -167,6 +167,31 @@ class MembersChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostsAvailable(Event):
+    """The hosts that can be used have room for more instances of an elastic job.
+
+    Attributes:
+        hosts: All of them, each as parse_hosts() reads it.
+        new_hosts: The names of those that the job does not use.
+        num_running: How many instances the job has.
+        num_instances: How many it has room for.
+    """
+
+    hosts: tuple[str, ...]
+    new_hosts: tuple[str, ...]
+    num_running: int
+    num_instances: int
+
+    @property
+    def why(self) -> str:
+        """Why there is more room, as a clause."""
+        if not self.new_hosts:
+            return "its hosts have more slots"
+        noun = "host" if len(self.new_hosts) == 1 else "hosts"
+        return f"the {noun} {', '.join(self.new_hosts)} can be used"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DevicesLost(Event):
     """The job does not hold its IPUs any more: a sentence about it."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from beds.bed import Bed
-from conftest import mpirun_of
+from conftest import mpirun_of, wait_for
 
 pytestmark = pytest.mark.mpi
 
@@ -38,6 +38,10 @@ def wait_until_they_run(bed: Bed, job: "subprocess.Popen[str]", *hosts: str) -> 
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < limit
         time.sleep(0.02)
+
+
+def assert_no_process_is_left(bed: Bed) -> None:
+    wait_for(lambda: not any(host.processes() for host in bed.hosts), "no process")
 
 
 def lines_of_last_attempt(out: str) -> list[str]:
@@ -107,6 +111,40 @@ def test_hosts_that_the_script_prints_later_take_part_in_the_next_attempt(
     attempts = json.loads(bed.front.path(result).read_text())["attempts"]
     hosts = [[i["host"] for i in attempt["instances"]] for attempt in attempts]
     assert hosts == [["h0", "h1"], ["h0", "h1", "h2"]]
+
+
+def test_a_job_grows_when_the_script_prints_another_host(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=3)
+    script = ("--host-discovery-script", "cat /tmp/hosts")
+    bed.front.path("/tmp/hosts").write_text("h0:1\nh1:1\n")
+    files = ("--result", "/tmp/result.json", "--events", "/tmp/events.json")
+    job = start(bed, "local", *script, "-n", "4", "--nnodes", "1:4", *files)
+    wait_until_they_run(bed, job, "h0", "h1")
+    bed.front.path("/tmp/hosts").write_text("h0:1\nh1:1\nh2:1\n")
+    out, err = job.communicate(timeout=200)
+
+    assert job.returncode == 0, err
+    assert lines_of_last_attempt(out) == [
+        "0 of 3, replicas 3 on h0",
+        "1 of 3, replicas 3 on h1",
+        "2 of 3, replicas 3 on h2",
+    ]
+    assert (
+        "poprun: the host h2 can be used: stopping the instances, to go on with 3.\n"
+        "poprun: the job has 3 instances of at most 4 now, on h0, h1, h2.\n"
+        "poprun: the attempts of the job:\n"
+        "    attempt 0: The job grows from 2 to 3 instances, because the host h2 can "
+        "be used.\n"
+        "    attempt 1: succeeded\n"
+    ) in err
+    attempts = json.loads(bed.front.path("/tmp/result.json").read_text())["attempts"]
+    assert [attempt["outcome"] for attempt in attempts] == ["grew", "succeeded"]
+    events = bed.front.path("/tmp/events.json").read_text().splitlines()
+    [growth] = [e for e in map(json.loads, events) if e["event"] == "hosts_available"]
+    assert (growth["new_hosts"], growth["num_instances"]) == (["h2"], 3)
+    assert_no_process_is_left(bed)
 
 
 def test_a_job_that_may_not_shrink_further_ends_with_the_cause(

@@ -11,6 +11,7 @@ from poprun.plan.elastic import (
     Members,
     check_is_possible,
     choose_members,
+    find_growth,
     is_elastic,
     read_bounds,
     settings_with,
@@ -173,3 +174,29 @@ def test_hosts_that_can_never_take_the_whole_job_are_refused(
 def test_a_job_of_several_programs_has_fixed_numbers() -> None:
     with pytest.raises(PoprunError, match="has 2 programs"):
         read_bounds(settings("-n", "4", "--nnodes", "2"), 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("usable", "larger"),
+    [
+        ("a,b", None),
+        ("a,b,c", ("abc", 6)),
+        # More than --num-instances are of no use.
+        ("a,b,c,d,e", ("abcd", 8)),
+        # A host that the job has now may not be named any more.
+        ("b,c,d", ("bcd", 6)),
+        ("a:4,b:4", ("ab", 8)),
+        ("b,c", None),
+        ("", None),
+    ],
+)
+def test_a_job_grows_if_it_has_more_instances_on_the_hosts_that_can_be_used(
+    usable: str, larger: tuple[str, int] | None
+) -> None:
+    limits = bounds("-n", "8", "--min-instances", "2")
+    now = Members(hosts=parse_hosts("a,b"), num_instances=4)
+
+    found = find_growth(parse_hosts(usable) if usable else (), now, limits)
+
+    expected = larger and (list(larger[0]), larger[1])
+    assert (found and ([h.name for h in found.hosts], found.num_instances)) == expected

@@ -73,7 +73,8 @@ def plan_for(
 def next_attempt(plan: Plan, describe: Describe = HOSTS.describe) -> Plan:
     number = plan.attempt.number + 1
     first = describe(plan.request.hosts[:1])[0]
-    following = new_attempt(plan.request.identity, number, first)
+    failures = plan.attempt.num_failures + 1
+    following = new_attempt(plan.request.identity, number, first, failures)
     return make_plan(plan.request, following, plan.partition)
 
 
@@ -597,10 +598,15 @@ def test_processes_have_no_partition_and_are_told_why() -> None:
     assert "POPDIST_OFFLINE_BECAUSE_OF" not in variables(offline)
 
 
-def test_the_variables_of_torchrun_count_attempts() -> None:
+def test_the_variables_of_torchrun_count_failed_attempts() -> None:
     job_plan = plan_of("-n", "2", "--max-restarts=3")
+    first = job_plan.request.facts[0]
+    grown = new_attempt("", 2, first, num_failures=1)
+    grown_plan = make_plan(job_plan.request, grown, None)
 
-    for plan, count in ((job_plan, "0"), (next_attempt(job_plan), "1")):
+    assert variables(grown_plan)["POPDIST_RESTART_COUNT"] == "2"
+    plans = (job_plan, next_attempt(job_plan), grown_plan)
+    for plan, count in zip(plans, "011", strict=True):
         own_variables = variables(plan)
         assert own_variables["TORCHELASTIC_RUN_ID"] == job_plan.request.identity
         assert own_variables["TORCHELASTIC_RESTART_COUNT"] == count

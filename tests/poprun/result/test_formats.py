@@ -69,6 +69,9 @@ EVENTS = [
     job_events.NotUndone(sentence="A file stays.", host="n1"),
     job_events.DevicesLost(sentence="They are gone."),
     job_events.HostLost(host="n1", ranks=(2, 3), why="it does not answer"),
+    job_events.HostsAvailable(
+        hosts=("n1:2", "n2"), new_hosts=("n2",), num_running=2, num_instances=4
+    ),
     job_events.ShimLost(rank=1),
     job_events.Orphaned(rank=1),
     job_events.DaemonKilled(host="n1"),
@@ -178,7 +181,11 @@ def test_an_outcome_has_a_name(
 def test_the_schema_has_the_name_of_each_outcome() -> None:
     names = schema("result")["properties"]["outcome"]["enum"]
 
-    assert set(names) == {"succeeded", "incomplete", *OUTCOMES.values()}
+    attempts = schema("result")["$defs"]["attempt"]["properties"]
+    # A job does not end by growing.
+    ends = {*OUTCOMES.values()} - {"grew"}
+    assert set(names) == {"succeeded", "incomplete", *ends}
+    assert set(attempts["outcome"]["enum"]) == {"succeeded", *OUTCOMES.values()}
     assert set(OUTCOMES) == set(Reason)
 
 

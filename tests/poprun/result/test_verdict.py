@@ -24,6 +24,7 @@ from poprun.wire.events import (
     Exited,
     FailedInFinalize,
     HostLost,
+    HostsAvailable,
     Interrupted,
     MpirunExited,
     MpirunRefused,
@@ -124,6 +125,34 @@ def stopped_by(reason: Reason, rank: int | None = None) -> Cause:
 
 
 # --- Instances.
+
+
+def test_a_growth_is_no_failure_whatever_the_instances_do_then() -> None:
+    growth = HostsAvailable(
+        hosts=("a", "b", "c"), new_hosts=("b", "c"), num_running=1, num_instances=3
+    )
+    ends = [exited(0, signal.SIGTERM, by_itself=False), exited(1, 1 << 8)]
+
+    verdict = outcome(stopped_by(Reason.GROWTH), [growth, *ends])
+
+    assert (verdict.grows, verdict.first) == (True, None)
+    assert verdict.sentence == (
+        "The job grows from 1 to 3 instances, because the hosts b, c can be used."
+    )
+
+
+def test_a_job_that_succeeds_before_it_is_stopped_to_grow_has_succeeded() -> None:
+    growth = HostsAvailable(
+        hosts=("a:2",), new_hosts=(), num_running=1, num_instances=2
+    )
+
+    ends = [exited(0, 0), exited(1, 0), exited(2, 0)]
+    verdict = outcome(stopped_by(Reason.GROWTH), [growth, *ends])
+    assert (verdict.exit_code, verdict.grows, verdict.sentence) == (0, False, "")
+
+    ends[1] = exited(1, 0, by_itself=False)
+    verdict = outcome(stopped_by(Reason.GROWTH), [growth, *ends])
+    assert verdict.sentence.endswith(", because its hosts have more slots.")
 
 
 LOST = HostLost(host="h1", ranks=(1,), why="it does not answer")
@@ -824,6 +853,7 @@ ONE = frozenset({0})
         (None, True),  # with --keep-going, all have ended
         (Reason.FAILED, True),
         (Reason.HOST_LOST, True),
+        (Reason.GROWTH, True),
         (Reason.MPIRUN_ENDED, True),
         (Reason.SHIM_LOST, True),
         (Reason.INTERRUPTED, False),

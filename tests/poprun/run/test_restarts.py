@@ -19,6 +19,7 @@ from poprun.run import restarts
 from poprun.run.attempt import Successor
 from poprun.run.restarts import CLOSED_S, Restarts
 from poprun.vipu.leases import CUT_OFF_S
+from poprun.wire.events import HostsAvailable
 
 End = tuple[Verdict, Successor | None]
 
@@ -66,6 +67,9 @@ class Played:
         self.ends = list(ends)
         self.refusals = list(refusals)
         self.calls: list[object] = []
+        # How long each attempt but the first takes.
+        self.attempt_s = 0.0
+        self.failures: list[int] = []
         self.times_left: list[float] = []
         self.said: list[str] = []
         self.undone: list[str] = []
@@ -91,10 +95,13 @@ class Played:
         self.undone.append("the job")
         return True
 
+    question = None
+
     def prepare_next(
-        self, number: int, guard: Guard, lost: Collection[str], time_left_s: float
+        self, number: int, num_failures: int, last: Successor, time_left_s: float
     ) -> Any:
-        self.calls.append((number, *lost))
+        self.calls.append((number, *last.lost_hosts))
+        self.failures.append(num_failures)
         self.times_left.append(time_left_s)
         refusal = self.refusals.pop(0) if self.refusals else None
         if refusal is not None:
@@ -112,9 +119,12 @@ class Played:
         *,
         restarts_left: int,
         clients: PlayedClients | None,
+        question: object,
     ) -> End:
         assert (guard, plan) == (GUARD, "plan")
         self.calls.append("run" if restarts_left else "last")
+        if self.attempt_s:
+            restarts.time.sleep(self.attempt_s)
         end = self.ends.pop(0)
         if isinstance(end, Exception):
             raise end
@@ -255,6 +265,64 @@ def test_a_restart_may_wait_for_ipus_as_long_as_the_timeout_lasts() -> None:
 
     assert played.run(2, played.job) == 0
     assert played.times_left == [9, 7]
+
+
+GROWTH = HostsAvailable(
+    hosts=("a", "b"), new_hosts=("b",), num_running=2, num_instances=4
+)
+GROWN = "The job grows from 2 to 4 instances, because the host b can be used."
+
+
+def grows(**fields: Any) -> End:
+    """Return the end of an attempt that was stopped for another host."""
+    successor = {"guard": GUARD, "clients": PlayedClients(), "growth": GROWTH, **fields}
+    verdict = Verdict(exit_code=125, sentence=GROWN, grows=True)
+    return verdict, Successor(**successor, has_failed=False)
+
+
+def test_a_growth_is_followed_at_once_and_does_not_count(waits: list[float]) -> None:
+    played = Played([grows(), failed(), grows(), SUCCEEDED])
+
+    assert played.run(3) == 0
+    assert waits == [1, 2]
+    assert played.failures == [1, 1, 2, 2]
+    assert played.calls == ["run", (1,), "run", (2,), "run", (3,), "run", (4,), "run"]
+    assert f"    attempt 1: {GROWN}\n    attempt 2: {FAILED}" in played.said[-1]
+
+
+def test_a_job_whose_restarts_are_used_up_still_grows() -> None:
+    played = Played([grows(), LAST_FAILED])
+
+    assert played.run(1) == 3
+    assert played.calls == ["run", (1,), "last", (2,), "last"]
+
+
+def test_hosts_that_cannot_be_used_after_all_are_left_out_and_do_not_count(
+    waits: list[float],
+) -> None:
+    away = HostUnreachableError("The host b has no program.")
+    played = Played([grows(), SUCCEEDED], [None, away, None])
+
+    assert played.run(1) == 0
+    assert played.calls == ["run", (1,), "last", (2,), (3, "b"), "last"]
+    assert played.failures == [1, 1, 1]
+
+
+def test_a_growth_for_which_the_timeout_leaves_no_time_is_a_timeout() -> None:
+    played = Played([grows()])
+    played.job = restarts.replace(played.job, timeout=11.0)
+    played.attempt_s = 5.0
+
+    assert played.run(3, played.job) == 124
+    assert played.recorded == [(124, "--timeout leaves no time.")]
+
+
+def test_a_signal_after_a_growth_ends_the_job() -> None:
+    played = Played([grows(stopped_by=signal.SIGTERM)])
+
+    assert played.run(3) == 143
+    assert played.undone == ["the job", "the devices"]
+    assert "Stopped by SIGTERM before attempt 2 was started." in played.said[-1]
 
 
 def test_a_host_that_stays_away_ends_the_job_which_is_undone() -> None:

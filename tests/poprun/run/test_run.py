@@ -3,7 +3,7 @@
 import errno
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -250,8 +250,12 @@ ELASTIC = ("--min-instances", "1", "--max-restarts", "1", "--offline-mode", "no"
 
 
 @pytest.fixture
-def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Restart at once, and let no signal stay blocked after that."""
     monkeypatch.setattr("poprun.run.restarts.FIRST_WAIT_S", 0.0)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @pytest.mark.usefixtures("no_wait")

@@ -32,6 +32,8 @@ from poprun.wire.events import (
     Exited,
     FailedInFinalize,
     GuardLost,
+    HostLost,
+    HostsAvailable,
     Interrupted,
     MpirunExited,
     MpirunStarted,
@@ -48,6 +50,9 @@ from poprun.wire.events import (
     WaitsInFinalize,
 )
 
+GROWTH = HostsAvailable(
+    hosts=("a", "b"), new_hosts=("b",), num_running=2, num_instances=4
+)
 INT, TERM, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGKILL
 
 
@@ -162,6 +167,75 @@ def test_an_instance_that_has_not_come_yet_is_waited_for() -> None:
         == []
     )
     assert story.phase is Phase.RUNNING
+
+
+# --- A job that may have more instances.
+
+
+def test_a_job_is_stopped_for_more_hosts_as_after_a_failure() -> None:
+    story = running()
+
+    assert story(1, GROWTH) == ["SIGTERM to instances"]
+    assert (story.cause, story.deadline) == (Cause(reason=Reason.GROWTH), 6)
+    # The signal, or what another instance did because of it, is no failure.
+    assert story(2, exited(0, TERM, by_itself=False), exited(1, 1 << 8)) == []
+    assert story.cause == Cause(reason=Reason.GROWTH)
+    assert story(6, Tick()) == ["kill instances"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param([exited(0)], id="a program has succeeded"),
+        pytest.param([exited(0, 1 << 8)], id="a program has failed"),
+        pytest.param([HostLost(host="n1", ranks=(1,), why="x")], id="a host is lost"),
+    ],
+)
+def test_a_job_that_is_about_to_end_is_not_stopped_for_more_hosts(
+    before: list[Event],
+) -> None:
+    story = running()
+    story(1, *before)
+    cause = story.cause
+
+    assert story(1, GROWTH) == []
+    assert story.cause == cause
+
+
+def test_a_job_that_is_being_started_is_not_stopped_for_more_hosts() -> None:
+    story = Story(JobState(num_instances=2))
+
+    assert story(0, Connected(rank=0), Started(rank=0, pid=200), GROWTH) == []
+    assert story.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("event", "cause"),
+    [
+        (Interrupted(signal=INT), Cause(reason=Reason.INTERRUPTED, signal=INT)),
+        (SlurmEndsJob(), Cause(reason=Reason.INTERRUPTED, signal=TERM)),
+        (DevicesLost(sentence="x"), Cause(reason=Reason.DEVICES_LOST)),
+        (OutputClosed(), Cause(reason=Reason.OUTPUT_CLOSED)),
+    ],
+)
+def test_a_job_that_stops_to_grow_ends_for_another_reason_instead(
+    event: Event, cause: Cause
+) -> None:
+    story = running()
+    story(1, GROWTH)
+
+    # The instances have got a signal, and still have the whole grace period.
+    assert story(2, event) == []
+    assert (story.cause, story.deadline) == (cause, 6)
+
+
+def test_a_second_signal_kills_a_job_that_was_stopping_to_grow() -> None:
+    story = running()
+    story(1, GROWTH)
+
+    assert story(2, Interrupted(signal=TERM), Interrupted(signal=TERM)) == [
+        "kill instances"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -805,6 +879,7 @@ def anything(num_instances: int) -> st.SearchStrategy[Event]:
         st.builds(ShimLeft, rank=ranks),
         st.builds(Interrupted, signal=st.sampled_from([INT, TERM, signal.SIGQUIT])),
         st.builds(MpirunExited, status=statuses),
+        st.just(GROWTH),
         st.sampled_from(
             [MpirunStarted(pid=100), GuardLost(host="n0"), OutputClosed(), Tick()]
         ),

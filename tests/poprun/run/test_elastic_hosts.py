@@ -11,7 +11,8 @@ from poprun.host_specs import HostSpec, parse_hosts
 from poprun.log import Log
 from poprun.options import grammar
 from poprun.options.settings import Settings, resolve_settings
-from poprun.run.elastic import ElasticHosts
+from poprun.reach.discovery import name_hosts
+from poprun.run.elastic_hosts import ElasticHosts
 
 GUARD: Any = object()
 
@@ -40,8 +41,10 @@ class PlayedContext:
         self.tried = [host.name for host in hosts]
         return {h: f"{h.name} is away." for h in hosts if h.name in self.away}
 
-    def discover_hosts(self, guard: object) -> Sequence[HostSpec]:
-        return parse_hosts(self.discovered)
+    def name_hosts(self, guard: object) -> Sequence[HostSpec] | None:
+        if self.discovered:
+            return parse_hosts(self.discovered)
+        return name_hosts(self.settings, self.environ)
 
 
 class Play:

@@ -1,11 +1,12 @@
 """The hosts of each attempt of an elastic job."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from poprun.errors import HostUnreachableError, OptionError
-from poprun.host_specs import HostSpec
+from poprun.host_specs import HostSpec, parse_hosts
 from poprun.options.settings import Settings
-from poprun.plan import elastic, slurm
+from poprun.plan import elastic
 from poprun.plan.elastic import (
     Bounds,
     Members,
@@ -13,10 +14,20 @@ from poprun.plan.elastic import (
     choose_members,
     read_bounds,
 )
-from poprun.plan.request import read_named_hosts
+from poprun.reach.host_search import SearchQuestion
 from poprun.run.context import RunContext
 from poprun.supervise.guard_start import StartedGuard
+from poprun.wire.events import HostsAvailable
 from poprun.words import counted
+
+# They name the hosts, and say how to reach them.
+SEARCH_OPTIONS = (
+    elastic.DISCOVERY,
+    "host",
+    "hostfile",
+    "ssh",
+    "synchronise-python-venv",
+)
 
 
 class ElasticHosts:
@@ -32,9 +43,14 @@ class ElasticHosts:
         # Of the last attempt: the hosts that were named, and those that took part.
         self._named: Sequence[HostSpec] = ()
         self._last: Members | None = None
+        # How often each host was lost, or could not be used by an attempt.
+        self._losses: Counter[str] = Counter()
 
     def settings_of_attempt(
-        self, guard: StartedGuard | None, lost: Collection[str]
+        self,
+        guard: StartedGuard | None,
+        lost: Collection[str],
+        growth: HostsAvailable | None = None,
     ) -> Settings:
         """Return the settings of the job with the hosts that can be used now.
 
@@ -42,12 +58,19 @@ class ElasticHosts:
             guard: None for a dry run, which takes all hosts as usable.
             lost: The hosts that the last attempt has lost. They are tried again where
                 the job needs them, and otherwise before a later attempt.
+            growth: The hosts that the last attempt was stopped for.
 
         Raises:
             HostUnreachableError: The job needs more hosts.
         """
         settings = self._context.settings
-        named = self._named = self._named_hosts(guard)
+        self._losses.update(lost)
+        if growth is None:
+            named = self._name_hosts(guard)
+        else:
+            # Another answer of a discovery script could make the job smaller.
+            named = parse_hosts(",".join(growth.hosts))
+        self._named = named
         if self._bounds is None:
             self._bounds = read_bounds(settings, self._num_programs, len(named))
             if settings["host"] is not None:
@@ -55,6 +78,7 @@ class ElasticHosts:
         bounds = self._bounds
         others = _without(named, lost) if self.can_do_without(lost) else named
         failures = self._context.open_usable_hosts(others, guard)
+        self._losses.update(host.name for host in failures)
         usable = [host for host in others if host not in failures]
         members = choose_members(usable, bounds)
         if members.num_instances < bounds.least_instances:
@@ -76,25 +100,38 @@ class ElasticHosts:
         members = choose_members(_without(self._named, lost), self._bounds)
         return members.num_instances >= self._bounds.least_instances
 
-    def _named_hosts(self, guard: StartedGuard | None) -> Sequence[HostSpec]:
-        context = self._context
-        named = read_named_hosts(context.settings)
-        if context.settings.is_given(elastic.DISCOVERY):
-            if named is not None:
-                raise OptionError(
-                    "--host-discovery-script and a list of hosts exclude each other: "
-                    "the script prints the hosts of each attempt. Leave --host and "
-                    "--hostfile out."
-                )
-            return context.discover_hosts(guard)
-        if named is None and (job := slurm.read_job(context.environ)) is not None:
-            named = job.nodes
-        if named is None and context.settings["mpirun"] == "local":
+    def question(self) -> SearchQuestion | None:
+        """Return what to ask while an attempt runs; None if the job cannot grow."""
+        settings, hosts = self._context.settings, self._context.hosts
+        members, bounds = self._last, self._bounds
+        if members is None or bounds is None or not settings["max-restarts"]:
+            return None
+        if members.num_instances == bounds.most_instances:
+            return None
+        return SearchQuestion(
+            members=members,
+            bounds=bounds,
+            losses=self._losses,
+            settings={name: settings[name] for name in SEARCH_OPTIONS},
+            machines=hosts.machines(members.hosts),
+        )
+
+    def _name_hosts(self, guard: StartedGuard | None) -> Sequence[HostSpec]:
+        settings = self._context.settings
+        is_listed = settings["host"] is not None or settings["hostfile"] is not None
+        if settings.is_given(elastic.DISCOVERY) and is_listed:
+            raise OptionError(
+                "--host-discovery-script and a list of hosts exclude each other: "
+                "the script prints the hosts of each attempt. Leave --host and "
+                "--hostfile out."
+            )
+        named = self._context.name_hosts(guard)
+        if named is None and settings["mpirun"] == "local":
             # Its instances go on without lost ones also on one host.
             named = [HostSpec(name="localhost")]
         if named is None:
             raise OptionError(
-                f"--{elastic.given_option(context.settings)} is about a job on several "
+                f"--{elastic.given_option(settings)} is about a job on several "
                 "hosts, but none is named. Name them with --host or --hostfile, or "
                 "give a --host-discovery-script. On one host a job can be elastic "
                 "with --mpirun local."

@@ -1,0 +1,172 @@
+"""Looks for more hosts while an elastic job runs, by a process of its own.
+
+The process is reach/host_search.py. It ends with poprun, however that ends.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
+from typing import Any
+
+from poprun.helpers import processes
+from poprun.host_specs import HostSpec, parse_hosts
+from poprun.output.waiter import READ, Interest
+from poprun.plan.elastic import find_growth
+from poprun.reach import host_search
+from poprun.reach.host_search import SearchQuestion
+from poprun.reach.hosts import PREFLIGHT_MARK
+from poprun.wire.events import HostsAvailable
+
+ENTRY = os.path.join(os.path.dirname(host_search.__file__), "host_search_entry.py")
+# When a process that has ended is replaced at first; later, that long doubled.
+AGAIN_S = 10.0
+MOST_RECEIVED = 1 << 20
+# How long its processes may take to end after SIGKILL.
+END_S = 2.0
+
+
+class HostSearch:
+    """The search for hosts with which a job has more instances than now.
+
+    Args:
+        question: The job now.
+        mark: NAME=VALUE in the environment of every process of the job.
+        warn: Says why hosts cannot be found.
+    """
+
+    def __init__(
+        self,
+        question: SearchQuestion,
+        environ: Mapping[str, str],
+        mark: str,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._question, self._warn = question, warn
+        own_mark = f"{PREFLIGHT_MARK}={os.urandom(16).hex()}"
+        self._own_mark = os.fsencode(own_mark)
+        # By its mark the guard ends what is left of it if poprun is killed.
+        marks = dict(each.split("=", 1) for each in (mark, own_mark))
+        pairs = {**environ, **marks}.items()
+        self._environ = {os.fsencode(k): os.fsencode(v) for k, v in pairs if k}
+        self._link: socket.socket | None = None
+        self._pid = 0
+        self._received = b""
+        self._answer: HostsAvailable | None = None
+        self._warnings: set[str] = set()
+        # When to start the process, and how long to wait before the next start.
+        self._starts_at, self._pause_s = inf, AGAIN_S
+
+    def begin(self) -> None:
+        """Begin to look for hosts, unless that has begun."""
+        if not self._pid and self._starts_at == inf:
+            self._starts_at = time.monotonic()
+
+    def take(self) -> HostsAvailable | None:
+        """Return the answer that has come, once."""
+        answer, self._answer = self._answer, None
+        return answer
+
+    def interests(self, now: float) -> Iterator[Interest]:
+        if self._link is not None:
+            yield Interest(self._link.fileno(), READ, self._receive)
+
+    def deadline(self, now: float) -> float:
+        return self._starts_at
+
+    def tick(self, now: float) -> None:
+        if now >= self._starts_at:
+            self._starts_at = inf
+            self._start()
+
+    def send_signal(self, number: int) -> None:
+        """Stop or continue the process."""
+        if (own := processes.process(self._pid)) and own.parent == os.getpid():
+            processes.send(number, own)
+
+    def end(self) -> None:
+        """End the process and all that it has started."""
+        self._close()
+        if self._pid:
+            processes.end(self._tree, 0, END_S)
+            self._pid = 0
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        theirs.set_inheritable(True)
+        errors = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        argv = map(os.fsencode, (sys.executable, "-I", ENTRY, str(os.getpid())))
+        try:
+            self._pid = processes.spawn(
+                argv, self._environ, errors, stdout=theirs.fileno(), setsid=True
+            )
+        except OSError as error:
+            ours.close()
+            self._warn_once(f"poprun cannot look for more hosts: {error.strerror}.")
+            self._wait_to_start()
+            return
+        finally:
+            theirs.close()
+            os.close(errors)
+        ours.sendall(self._question.encode())
+        self._link = ours
+
+    def _wait_to_start(self) -> None:
+        self._starts_at = time.monotonic() + self._pause_s
+        self._pause_s *= 2
+
+    def _receive(self) -> None:
+        assert self._link is not None
+        data = self._link.recv(MOST_RECEIVED)
+        *lines, self._received = (self._received + data).split(b"\n")
+        try:
+            for line in lines:
+                self._take_in(json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            data = b""
+        if not data or len(self._received) > MOST_RECEIVED:
+            self.end()
+            self._warn_once("The search for more hosts has ended; it begins again.")
+            self._wait_to_start()
+
+    def _take_in(self, message: Mapping[str, Any]) -> None:
+        if failure := message.get("failure"):
+            self._warn_once(str(failure))
+            return
+        hosts = parse_hosts(",".join(map(str, message["hosts"])))
+        self._answer = self._growth_on(hosts)
+
+    def _growth_on(self, hosts: tuple[HostSpec, ...]) -> HostsAvailable | None:
+        members, bounds = self._question.members, self._question.bounds
+        larger = find_growth(hosts, members, bounds)
+        if larger is None:
+            return None
+        new = [host.name for host in larger.hosts if host.name not in members.names]
+        return HostsAvailable(
+            hosts=tuple(map(str, hosts)),
+            new_hosts=tuple(new),
+            num_running=members.num_instances,
+            num_instances=larger.num_instances,
+        )
+
+    def _warn_once(self, sentence: str) -> None:
+        if sentence not in self._warnings:
+            self._warnings.add(sentence)
+            self._warn(sentence)
+
+    def _close(self) -> None:
+        self._received, self._starts_at = b"", inf
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _tree(self) -> list[processes.Process]:
+        """Return the process and all that it has started, even if it was killed."""
+        own = processes.process(self._pid)
+        tree = processes.with_variable(self._own_mark)
+        if own is not None and own.parent == os.getpid() and not own.zombie:
+            return [own, *processes.descendants([self._pid]), *tree]
+        return tree
