@@ -194,8 +194,19 @@ class AsynchronousDataAccessor:
         sharing_strategy: SharingStrategy = SharingStrategy.ForkServer,
         rebatched_size: int | None = None,
     ) -> None:
-        _check_arguments(
-            buffer_size, miss_sleep_time_in_ms, sharing_strategy, rebatched_size
+        require(
+            isinstance(buffer_size, int) and buffer_size > 0,
+            f"buffer_size is {buffer_size!r}, but must be a positive integer.",
+        )
+        require(
+            miss_sleep_time_in_ms >= 0,
+            f"miss_sleep_time_in_ms is {miss_sleep_time_in_ms}, but must not be "
+            "negative.",
+        )
+        require_poptorch(sharing_strategy, SharingStrategy)
+        require(
+            rebatched_size is None or rebatched_size > 1,
+            f"rebatched_size is {rebatched_size}, but must be None or above 1.",
         )
         if getattr(dataset, "_accessor", None) is not None:
             raise createPoptorchError(
@@ -389,24 +400,3 @@ class AsynchronousDataAccessor:
                 "The loading process was terminated: make a new DataLoader to load "
                 "again."
             )
-
-
-def _check_arguments(
-    buffer_size: object,
-    miss_sleep_time_in_ms: float,
-    sharing_strategy: SharingStrategy,
-    rebatched_size: int | None,
-) -> None:
-    require(
-        isinstance(buffer_size, int) and buffer_size > 0,
-        f"buffer_size is {buffer_size!r}, but must be a positive integer.",
-    )
-    require(
-        miss_sleep_time_in_ms >= 0,
-        f"miss_sleep_time_in_ms is {miss_sleep_time_in_ms}, but must not be negative.",
-    )
-    require_poptorch(sharing_strategy, SharingStrategy)
-    require(
-        rebatched_size is None or rebatched_size > 1,
-        f"rebatched_size is {rebatched_size}, but must be None or above 1.",
-    )

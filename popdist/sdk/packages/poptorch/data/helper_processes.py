@@ -47,23 +47,10 @@ def _end(helper: Any, pid_name: str, descriptor_name: str) -> None:
     setattr(helper, descriptor_name, None)
     # The program may have waited for all its children, and so for this one.
     with suppress(ChildProcessError):
-        # Another process that has the pipe open keeps it alive: then it is left alone.
-        if _ends(pid):
-            os.waitpid(pid, 0)
-            setattr(helper, pid_name, None)
-
-
-def _ends(pid: int) -> bool:
-    """Return whether a child ends soon.
-
-    Raises:
-        ChildProcessError: It is no child of this process, or none any more.
-    """
-    # No other process can get a child's number until this one waits for it.
-    if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-        return True
-    watched = os.pidfd_open(pid)
-    try:
-        return bool(select.select([watched], [], [], GRACE_S)[0])
-    finally:
-        os.close(watched)
+        if os.waitpid(pid, os.WNOHANG) == (0, 0):
+            watched = os.pidfd_open(pid)
+            # Another process that has the pipe open keeps it alive: then it is left.
+            select.select([watched], [], [], GRACE_S)
+            os.close(watched)
+            os.waitpid(pid, os.WNOHANG)
+        setattr(helper, pid_name, None)

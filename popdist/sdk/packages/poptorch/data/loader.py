@@ -98,8 +98,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 dataset = self._partition(dataset, bool(shuffle))
                 shuffle = False
             self._warn_of_last_batch(dataset)
-            self._regrouped = self._regrouped_size(mode)
-            kwargs |= self._size_arguments(self._regrouped, rebatched_worker_size)
+            kwargs |= self._size_arguments(mode, rebatched_worker_size)
             # None rather than False: torch refuses either for an IterableDataset.
             kwargs["shuffle"] = shuffle or None
         if persistent_workers is None:
@@ -143,34 +142,33 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 last,
             )
 
-    def _regrouped_size(self, mode: DataLoaderMode) -> int | None:
-        """Return into how many samples the accessor groups; None: it does not."""
-        if mode == DataLoaderMode.AsyncRebatched:
-            require(
-                self._combined_batch_size is not None,
-                "DataLoaderMode.AsyncRebatched needs a batch_size.",
-            )
-        elif mode == DataLoaderMode.Sync or self.rebatched_drop_last:
-            return None
-        size = self._combined_batch_size
-        return None if size is None or size == 1 else size
-
     def _size_arguments(
-        self, regrouped: int | None, worker_size: int | None
+        self, mode: DataLoaderMode, worker_size: int | None
     ) -> dict[str, Any]:
-        """Return torch's arguments for how many samples are loaded at a time."""
+        """Return torch's arguments for how many samples are loaded at a time.
+
+        The accessor may make batches of them: it drops the last of a data set, too.
+        """
+        size, drop_last = self._combined_batch_size, self.rebatched_drop_last
+        rebatches = mode == DataLoaderMode.AsyncRebatched
+        require(
+            not rebatches or size is not None,
+            "DataLoaderMode.AsyncRebatched needs a batch_size.",
+        )
+        if rebatches or (mode == DataLoaderMode.Async and not drop_last):
+            self._regrouped = None if size == 1 else size
+        regrouped = self._regrouped
         if regrouped is None:
-            size = self._combined_batch_size
-            drop_last = self.rebatched_drop_last and size is not None
-            return {"batch_size": size, "drop_last": drop_last}
+            return {"batch_size": size, "drop_last": drop_last and size is not None}
         require(
             worker_size is None or worker_size <= regrouped,
             f"rebatched_worker_size is {worker_size}, but may be at most the "
             f"{regrouped} samples of a combined batch.",
         )
-        # It is only a part of a batch: the accessor drops the last of it.
-        size = regrouped if worker_size is None else worker_size
-        return {"batch_size": size, "drop_last": False}
+        return {
+            "batch_size": size if worker_size is None else worker_size,
+            "drop_last": False,
+        }
 
     def _load_ahead(self, arguments: dict[str, Any]) -> None:
         require(
@@ -258,15 +256,14 @@ def _check_sampler(
     rebatched_worker_size: int | None,
 ) -> None:
     """Raise an AssertionError if an argument does not go with a batch_sampler."""
-    if batch_size != 1 or shuffle:
-        raise ArgumentsError(
-            "`batch_sampler` option is mutually exclusive with batch_size, shuffle."
-        )
-    if is_divided:
-        raise ArgumentsError(
-            "`batch_sampler` option is mutually exclusive with "
-            "auto_distributed_partitioning=True."
-        )
+    for excluded, argument in (
+        (batch_size != 1 or shuffle, "batch_size, shuffle"),
+        (is_divided, "auto_distributed_partitioning=True"),
+    ):
+        if excluded:
+            raise ArgumentsError(
+                f"`batch_sampler` option is mutually exclusive with {argument}."
+            )
     require(
         rebatched_worker_size is None,
         "rebatched_worker_size cannot be combined with a batch_sampler, because a "
