@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from types import FunctionType
 from typing import Any, Self, TypeGuard
 
@@ -77,7 +78,7 @@ class Policy:
         self.fp32 = list(fp32 or ())
         self.promote = list(promote or ())
         self.demote = list(demote or ())
-        for entry in (*self.fp16, *self.fp32, *self.promote, *self.demote):
+        for entry in chain.from_iterable(vars(self).values()):
             if not is_module_class(entry) and (
                 isinstance(entry, type) or not hasattr(entry, "__name__")
             ):
@@ -353,15 +354,29 @@ class _Casts(TorchFunctionMode):
                 return func(*args, **kwargs)
             with self:
                 return _without_override(func)(*args, **kwargs)
-        if operation.in_place or _has_inplace(func, args, kwargs):
-            return _run_in_place(func, args, kwargs)
-        if operation.name in NORMS:
-            return _run_norm(func, rule, args, kwargs)
         dtype = casts_to(rule, (*args, *kwargs.values()))
-        if dtype is None:
+        if operation.in_place or _has_inplace(func, args, kwargs):
+            # The others take the type of the first, which is changed.
+            dtype = getattr(args[0] if args else None, "dtype", None)
+        if dtype not in (torch.float16, torch.float32):
             return func(*args, **kwargs)
-        cast_kwargs = {name: cast(value, dtype) for name, value in kwargs.items()}
-        return func(*(cast(arg, dtype) for arg in args), **cast_kwargs)
+        # torch takes inputs of float16 beside weights of float32.
+        casts_input = operation.name in NORMS and dtype is torch.float16
+        cast_args = [
+            arg if index and casts_input else cast(arg, dtype)
+            for index, arg in enumerate(args)
+        ]
+        cast_kwargs = {
+            name: value if name != "input" and casts_input else cast(value, dtype)
+            for name, value in kwargs.items()
+        }
+        result = func(*cast_args, **cast_kwargs)
+        originals = _statistics(func, args, kwargs)
+        copies = _statistics(func, cast_args, cast_kwargs)
+        for original, copied in zip(originals, copies, strict=True):
+            if original is not copied:
+                original.copy_(copied)
+        return result
 
 
 def _has_inplace(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -374,45 +389,8 @@ def _has_inplace(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
     return bool(kwargs.get("inplace"))
 
 
-def _run_in_place(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Cast the other inputs to the type of the first, which is changed."""
-    first, *others = args or (None,)
-    if not isinstance(first, torch.Tensor) or first.dtype not in (
-        torch.float16,
-        torch.float32,
-    ):
-        return func(*args, **kwargs)
-    dtype = first.dtype
-    cast_kwargs = {name: cast(value, dtype) for name, value in kwargs.items()}
-    return func(first, *(cast(arg, dtype) for arg in others), **cast_kwargs)
-
-
-def _run_norm(
-    func: Callable[..., Any], rule: Rule, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
-    """Run a normalisation, which changes running statistics in place.
-
-    To float16 only its input is cast: torch takes it beside weights of float32.
-    """
-    dtype = casts_to(rule, (*args, *kwargs.values()))
-    if dtype is None:
-        return func(*args, **kwargs)
-    if dtype is torch.float16:
-        kwargs = {n: cast(v, dtype) if n == "input" else v for n, v in kwargs.items()}
-        return func(*(cast(arg, dtype) for arg in args[:1]), *args[1:], **kwargs)
-    wide = [cast(arg, dtype) for arg in args]
-    wide_kwargs = {name: cast(value, dtype) for name, value in kwargs.items()}
-    result = func(*wide, **wide_kwargs)
-    originals = _statistics(func, args, kwargs)
-    copies = _statistics(func, wide, wide_kwargs)
-    for original, copied in zip(originals, copies, strict=True):
-        if original is not copied:
-            original.copy_(copied)
-    return result
-
-
 def _statistics(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the running statistics among the arguments of a normalisation."""
+    """Return the running statistics, which a normalisation changes in place."""
     if func.__name__ not in ("batch_norm", "instance_norm"):
         return []
     # The second and third argument in torch.nn.functional.
