@@ -5,9 +5,10 @@ Any: layers and functions take objects of all kinds.
 """
 
 import copy
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from collections.abc import Sequence
+from contextlib import ContextDecorator
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -21,12 +22,9 @@ from .options.strategies import (
     _IExecutionStrategy,
 )
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-
-class Block:
-    """A part of a forward pass: the code in a `with` block.
+class Block(ContextDecorator):
+    """A part of a forward pass: the code in a `with` block, or a function.
 
     Its stage and its IPU follow from the execution strategy or from ipu_id.
     """
@@ -54,28 +52,17 @@ class Block:
         pass
 
 
-def BlockFunction(
-    user_id: str | None = None, ipu_id: int | None = None
-) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def BlockFunction(user_id: str | None = None, ipu_id: int | None = None) -> Block:
     """Make each call of the decorated function a block."""
-    _check_ids(user_id, ipu_id)
-
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        @wraps(function)
-        def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-            with Block(user_id, ipu_id):
-                return function(*args, **kwargs)
-
-        return wrapped
-
-    return decorate
+    return Block(user_id, ipu_id)
 
 
+@dataclass(frozen=True)
 class _BlockHook:
     """Begins a block before the forward pass of a layer."""
 
-    def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
-        self.user_id, self.ipu_id = user_id, ipu_id
+    user_id: str | None
+    ipu_id: int | None
 
     def __call__(self, layer: nn.Module, args: Any) -> None:
         _enter(self.user_id, self.ipu_id)
@@ -175,9 +162,8 @@ def _stages_of(
     for index, block in enumerate(blocks):
         name = block.block_id or f"block {index}"
         if block.stage_id is not None:
-            stage = Stage()
-            stage._stage_id = block.stage_id
-            stages[name] = block, stage
+            stages[name] = block, Stage()
+            stages[name][1]._stage_id = block.stage_id
         elif name not in stages:
             stages[name] = block, strategy.stageOf(name, block.ipu_id)
     return list(stages.values())
@@ -185,8 +171,7 @@ def _stages_of(
 
 def begin_stage(stage_id: int, phase_id: int, ipu_id: int) -> None:
     """Begin a block whose stage and IPU are given: torch.ops.poptorch's."""
-    execution = current()
-    if execution is not None:
+    if execution := current():
         execution.blocks.append(BlockUse(None, ipu_id, stage_id))
 
 

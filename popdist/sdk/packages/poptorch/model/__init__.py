@@ -1,7 +1,6 @@
 """Modules that run and train as options say, on the replicas of a job."""
 
 from collections.abc import Callable
-from types import UnionType
 
 import torch
 from torch import nn
@@ -33,8 +32,7 @@ def trainingModel(
         ValueError: PopTorch does not support this variant of the optimizer.
         RuntimeError: Another executor trains this module.
     """
-    _check_type("optimizer", optimizer, torch.optim.Optimizer | None)
-    return PoplarExecutor(_module(model), _options(options), True, optimizer)
+    return _executor(model, options, True, optimizer)
 
 
 def inferenceModel(
@@ -48,7 +46,7 @@ def inferenceModel(
     Raises:
         Error: An argument is of another type, or gradients are to be accumulated.
     """
-    return PoplarExecutor(_module(model), _options(options), False)
+    return _executor(model, options, False)
 
 
 def load(
@@ -81,29 +79,27 @@ def load(
     return executor
 
 
-def _module(model: nn.Module | PoplarExecutor) -> nn.Module:
-    module = model._user_model if isinstance(model, PoplarExecutor) else model
-    _check_type("model", module, nn.Module)
-    return module
-
-
-def _options(options: Options | None) -> Options:
-    _check_type("options", options, Options | None)
-    return Options() if options is None else options
-
-
-# Their names in PopTorch's errors.
+# The types of arguments, and their names in PopTorch's errors.
 _EXPECTED = {
-    "model": "torch.nn.Module",
-    "optimizer": "torch.optim.Optimizer",
-    "options": "poptorch.Options",
+    "model": (nn.Module, "torch.nn.Module"),
+    "options": (Options | None, "poptorch.Options"),
+    "optimizer": (torch.optim.Optimizer | None, "torch.optim.Optimizer"),
 }
 
 
-def _check_type(name: str, value: object, expected: type | UnionType) -> None:
-    """Raise Error unless an argument is of the expected type."""
-    if not isinstance(value, expected):
-        raise Error(
-            f"Invalid type: '{name}' is of type {type(value)} "
-            f"(Expected {_EXPECTED[name]})"
-        )
+def _executor(
+    model: nn.Module | PoplarExecutor,
+    options: Options | None,
+    training: bool,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> PoplarExecutor:
+    """Return an executor; raise Error if an argument is of another type."""
+    module = model._user_model if isinstance(model, PoplarExecutor) else model
+    values = {"model": module, "options": options, "optimizer": optimizer}
+    for name, (expected, text) in _EXPECTED.items():
+        if not isinstance(values[name], expected):
+            raise Error(
+                f"Invalid type: '{name}' is of type {type(values[name])} "
+                f"(Expected {text})"
+            )
+    return PoplarExecutor(module, options or Options(), training, optimizer)
