@@ -85,7 +85,7 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
                 f"float, ints of strings. {key} is a {type(value).__name__}."
             )
         items = value if isinstance(value, list | tuple) else [value]
-        if any(not isinstance(item, type(items[0])) for item in items):
+        if not all(isinstance(item, type(items[0])) for item in items):
             raise ValueError(
                 "The types in a list/tuple attribute must all be the same. "
                 f"{key} is {value!r}."

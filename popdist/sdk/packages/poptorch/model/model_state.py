@@ -48,7 +48,6 @@ from .update.freed_memory import keep_freed_memory
 from .update.instances import meet
 from .update.optimizer_checks import ExpectedAttributes, check_supported
 from .update.training import Training
-from .update.weight_update import WeightUpdate
 
 _DEFAULT_LEARNING_RATE = 0.01
 
@@ -185,19 +184,18 @@ class ModelState:
             broadcast(members, [weight.detach() for weight in weights])
             self.buffers.reset()
             self.grouped.check_optimizer(self._chosen_optimizer())
-            counts = self.grouped.group_counts()
-            update = WeightUpdate(
-                self._chosen_optimizer(), self._parameter_names(), counts
-            )
-            # With running means, a grouped weight has the mean over its own group.
-            strategy = (
-                self._options.Training.meanAccumulationAndReplicationReductionStrategy
-            )
-            if not self.settings.mean or strategy != MeanReductionStrategy.Running:
-                counts = {}
-            self._expect_attributes_of(update.optimizer)
+            self._expect_attributes_of(self._chosen_optimizer())
+            options = self._options.Training
+            strategy = options.meanAccumulationAndReplicationReductionStrategy
             self.training = Training(
-                self.settings, members, update, self.anchors, compiled.half, counts
+                self.settings,
+                members,
+                self._chosen_optimizer(),
+                self._parameter_names(),
+                self.anchors,
+                half=compiled.half,
+                running_means=strategy == MeanReductionStrategy.Running,
+                group_counts=self.grouped.group_counts(),
             )
         self._is_loaded = True
 

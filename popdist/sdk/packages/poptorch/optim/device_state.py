@@ -14,6 +14,17 @@ _SGD = {"Accl1": "momentum_buffer"}
 _RMSPROP = {"Accl1": "square_avg", "Accl2": "momentum_buffer", "Accl3": "grad_avg"}
 _ADAM = {"Accl1": "exp_avg", "Accl2": "exp_avg_sq", "Step": "step"}
 
+# Attributes of groups, by the names that PopART has for them.
+_NUMBERS = {
+    "lr": "learningRate",
+    "weight_decay": "weightDecay",
+    "momentum": "momentum",
+    "dampening": "dampening",
+    "eps": "eps",
+    "alpha": "alpha",
+    "max_weight_norm": "maxWeightNorm",
+}
+
 Names = Mapping[torch.Tensor, str]
 Group = Mapping[str, Any]
 State = dict[str, Any]
@@ -104,19 +115,23 @@ def _complete(
     return {**entry, **optimizer.state.get(weight, {})}
 
 
+def numbers_of(group: Group) -> Iterator[tuple[str, str, float]]:
+    """Yield the numbers of a group: torch's attribute, PopART's name and the number."""
+    for attribute, name in _NUMBERS.items():
+        if group.get(attribute) is not None:
+            yield attribute, name, group[attribute]
+    for index, beta in enumerate(group.get("betas", ()), 1):
+        yield "betas", f"beta{index}", beta
+
+
 def _numbers_of(
     optimizer: optim.Optimizer, group: Group, loss_scaling: float
 ) -> dict[str, float]:
-    rate, decay = group["lr"], group["weight_decay"]
-    if isinstance(optimizer, optim.SGD):
-        rate *= 1 - group["dampening"]
-        numbers = {
-            "scaledLearningRate0": rate / loss_scaling,
-            "weightDecayScaleFactor0": 1 - rate * decay,
-        }
-        return {**numbers, "momentum": group["momentum"]}
-    numbers = {"learningRate": rate, "weightDecay": decay, "eps": group["eps"]}
-    if isinstance(optimizer, optim.RMSprop):
-        return {**numbers, "alpha": group["alpha"], "momentum": group["momentum"]}
-    numbers["beta1"], numbers["beta2"] = group["betas"]
-    return numbers
+    if not isinstance(optimizer, optim.SGD):
+        return {name: number for _, name, number in numbers_of(group)}
+    rate = group["lr"] * (1 - group["dampening"])
+    return {
+        "scaledLearningRate0": rate / loss_scaling,
+        "weightDecayScaleFactor0": 1 - rate * group["weight_decay"],
+        "momentum": group["momentum"],
+    }

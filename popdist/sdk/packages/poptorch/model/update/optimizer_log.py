@@ -6,19 +6,9 @@ from inspect import signature
 import torch
 from torch.optim import SGD, Optimizer
 
-from ...optim.device_state import Group
+from ...optim.device_state import Group, numbers_of
 from .optimizer_checks import device_class
 
-# Attributes of groups, by the names that PopART has for them.
-_NUMBERS = {
-    "lr": "learningRate",
-    "weight_decay": "weightDecay",
-    "momentum": "momentum",
-    "dampening": "dampening",
-    "eps": "eps",
-    "alpha": "alpha",
-    "max_weight_norm": "maxWeightNorm",
-}
 _SGD_TYPES = {
     "accum_type": "accumType",
     "velocity_accum_type": "firstOrderMomentumAccumType",
@@ -59,11 +49,8 @@ def _numbers(optimizer: Optimizer, group: Group) -> Iterator[tuple[str, str]]:
     elif isinstance(optimizer, SGD):
         # With separate accumulators it is the loss scaling.
         yield "velocityScaling", _loss_scaling(optimizer)
-    for attribute, text in _NUMBERS.items():
-        if group.get(attribute) is not None:
-            yield text, _number(optimizer, attribute, group[attribute])
-    for index, beta in enumerate(group.get("betas", ()), 1):
-        yield f"beta{index}", _number(optimizer, "betas", beta, group["betas"])
+    for attribute, text, number in numbers_of(group):
+        yield text, _number(optimizer, attribute, number, group[attribute])
 
 
 def _loss_scaling(optimizer: Optimizer) -> str:
@@ -84,6 +71,6 @@ def _number(
     else:
         default = signature(device_class(optimizer)).parameters.get(attribute)
         is_constant = attribute != "lr" and (
-            default is None or default.default == (value or number)
+            default is None or default.default == (number if value is None else value)
         )
     return f"{float(number):g}{' (const)' if is_constant else ''}"
