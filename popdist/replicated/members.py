@@ -75,6 +75,11 @@ class Members:
         rows = self.instances.all_gather(np.array([number], np.int64))
         return [int(row[0]) for row in rows]
 
+    def unlike_first(self, number: int) -> list[int]:
+        """Return the instances with another number than the first. All call this."""
+        first, *others = self.gather(number)
+        return [i for i, other in enumerate(others, 1) if other != first]
+
     def gather_floats(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return some numbers of each instance. All must call this."""
         own = np.array(numbers, np.float64)

@@ -21,33 +21,11 @@ try:
     from .builder import Builder, DebugContext
     from .data_flow import AnchorReturnType, DataFlow, InputSettings
     from .device import DeviceInfo, DeviceManager
-    from .errors import (
-        OutOfMemoryException,
-        popart_exception,
-        popart_internal_exception,
-        popart_runtime_error,
-        poplar_application_runtime_error,
-        poplar_exception,
-        poplar_recoverable_runtime_error,
-        poplar_runtime_error,
-        poplar_system_runtime_error,
-        poplar_unknown_runtime_error,
-        poplar_unrecoverable_runtime_error,
-        poplibs_exception,
-    )
+    from .errors import *  # noqa: F403
     from .graph import InputShapeInfo
     from .graph_transformer import GraphTransformer
     from .loggers import Logger, getLogger
-    from .optimizers import (
-        SGD,
-        Adam,
-        Adaptive,
-        ClipNormSettings,
-        ConstSGD,
-        Optimizer,
-        OptimizerValue,
-        OptimizerValueMap,
-    )
+    from .optimizers import *  # noqa: F403
     from .patterns import Patterns
     from .session import InferenceSession, TrainingSession
     from .session_options import SessionOptions

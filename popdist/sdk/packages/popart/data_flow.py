@@ -8,7 +8,26 @@ from .errors import popart_exception
 _IDS = {member.name.upper(): member for member in AnchorReturnTypeId}
 
 
-class AnchorReturnType:
+class InputSettings:
+    """How an input or an anchor is handed over: recorded, and without effect."""
+
+    def __init__(
+        self,
+        tileSet: TileSet = TileSet.Compute,
+        exchangeStrategy: ExchangeStrategy = ExchangeStrategy.JustInTime,
+    ) -> None:
+        self._tile_set, self._strategy = tileSet, exchangeStrategy
+
+    def tileSet(self) -> TileSet:
+        """Return which tiles get or give it."""
+        return self._tile_set
+
+    def exchangeStrategy(self) -> ExchangeStrategy:
+        """Return when it is handed over."""
+        return self._strategy
+
+
+class AnchorReturnType(InputSettings):
     """The batches of a step that an anchor holds values for."""
 
     def __init__(
@@ -43,8 +62,8 @@ class AnchorReturnType:
             )
         if returnPeriod is not None and returnPeriod < 1:
             raise popart_exception("Anchor return period must be greater than zero")
+        super().__init__(tileSet, exchangeStrategy)
         self._id, self._period = _IDS[name], returnPeriod
-        self._tile_set, self._strategy = tileSet, exchangeStrategy
 
     def id(self) -> AnchorReturnTypeId:
         """Return which of the types this is."""
@@ -61,14 +80,6 @@ class AnchorReturnType:
                 "A return period should not be supplied for this anchor return type"
             )
         return self._period
-
-    def tileSet(self) -> TileSet:
-        """Return which tiles hand the anchor out."""
-        return self._tile_set
-
-    def exchangeStrategy(self) -> ExchangeStrategy:
-        """Return when the anchor is handed out."""
-        return self._strategy
 
     def __repr__(self) -> str:
         period = "" if self._period is None else f", {self._period}"
@@ -130,22 +141,3 @@ class DataFlow:
         if id not in self._anchors:
             raise popart_exception(f"{id} is not an anchor of this DataFlow.")
         return self._anchors[id]
-
-
-class InputSettings:
-    """How an input is handed to the device: recorded, and without effect."""
-
-    def __init__(
-        self,
-        tileSet: TileSet = TileSet.Compute,
-        exchangeStrategy: ExchangeStrategy = ExchangeStrategy.JustInTime,
-    ) -> None:
-        self._tile_set, self._strategy = tileSet, exchangeStrategy
-
-    def tileSet(self) -> TileSet:
-        """Return which tiles get the input."""
-        return self._tile_set
-
-    def exchangeStrategy(self) -> ExchangeStrategy:
-        """Return when the input is handed over."""
-        return self._strategy

@@ -4,7 +4,6 @@ Any: options are numbers, strings and booleans.
 """
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from popdist.popdist_core import getNumIpusPerReplica, getNumLocalReplicas
@@ -30,10 +29,10 @@ class DeviceInfo:
         self,
         type: DeviceType,
         numIpus: int = 1,
-        *,
-        id: int = 0,
         tilesPerIpu: int = 0,
         connectionType: DeviceConnectionType = DeviceConnectionType.Always,
+        *,
+        id: int = 0,
         version: str = _VERSION,
     ) -> None:
         if numIpus < 1:
@@ -64,12 +63,7 @@ class DeviceInfo:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.detach()
 
     def __repr__(self) -> str:
@@ -88,12 +82,7 @@ class DeviceManager:
         selectionCriterion: DeviceSelectionCriterion = DeviceSelectionCriterion.First,
     ) -> DeviceInfo:
         """Return a device of that many IPUs."""
-        return DeviceInfo(
-            DeviceType.Ipu,
-            numIpus,
-            tilesPerIpu=tilesPerIpu,
-            connectionType=connectionType,
-        )
+        return DeviceInfo(DeviceType.Ipu, numIpus, tilesPerIpu, connectionType)
 
     tryAcquireAvailableDevice = acquireAvailableDevice
 
@@ -146,14 +135,7 @@ class DeviceManager:
         tilesPerIPU: int = 0,
     ) -> list[DeviceInfo]:
         """Return the one device of that kind."""
-        return [
-            DeviceInfo(
-                deviceType,
-                numIpus,
-                tilesPerIpu=tilesPerIPU,
-                connectionType=connectionType,
-            )
-        ]
+        return [DeviceInfo(deviceType, numIpus, tilesPerIPU, connectionType)]
 
     def setOnDemandAttachTimeout(self, attachTimeout: int) -> None:
         """Do nothing: attaching takes no time here."""
@@ -164,10 +146,6 @@ def _from_options(
     options: Mapping[str, Any],
     connectionType: DeviceConnectionType = DeviceConnectionType.Always,
 ) -> DeviceInfo:
-    return DeviceInfo(
-        type,
-        int(options.get("numIPUs", 1)),
-        tilesPerIpu=int(options.get("tilesPerIPU", 0)),
-        connectionType=connectionType,
-        version=str(options.get("ipuVersion", _VERSION)),
-    )
+    ipus, tiles = int(options.get("numIPUs", 1)), int(options.get("tilesPerIPU", 0))
+    version = str(options.get("ipuVersion", _VERSION))
+    return DeviceInfo(type, ipus, tiles, connectionType, version=version)

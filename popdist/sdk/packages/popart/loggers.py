@@ -13,45 +13,28 @@ LEVELS = {
 }
 
 
-class Logger:
+class Logger(logging.LoggerAdapter[logging.Logger]):
     """One module's logger, below the logger `popart` of Python."""
 
     def __init__(self, name: str) -> None:
-        self._logger = logging.getLogger(
-            "popart" if name == "all" else f"popart.{name}"
+        super().__init__(
+            logging.getLogger("popart" if name == "all" else f"popart.{name}"), {}
         )
 
-    def setLevel(self, level: str) -> None:
+    def setLevel(self, level: int | str) -> None:
         """Log only messages of this level or a more severe one.
 
         Raises:
             ValueError: There is no such level.
         """
-        if level.upper() not in LEVELS:
+        if str(level).upper() not in LEVELS:
             raise ValueError(
                 f"{level!r} is not a log level. Choose one of {', '.join(LEVELS)}."
             )
-        self._logger.setLevel(LEVELS[level.upper()])
+        super().setLevel(LEVELS[str(level).upper()])
 
-    def debug(self, info: str) -> None:
-        """Log at level DEBUG."""
-        self._logger.debug(info)
-
-    def info(self, info: str) -> None:
-        """Log at level INFO."""
-        self._logger.info(info)
-
-    def warn(self, info: str) -> None:
-        """Log at level WARN."""
-        self._logger.warning(info)
-
-    def error(self, info: str) -> None:
-        """Log at level ERR."""
-        self._logger.error(info)
-
-    def critical(self, info: str) -> None:
-        """Log at level CRITICAL."""
-        self._logger.critical(info)
+    # Python's own is deprecated.
+    warn = logging.LoggerAdapter.warning
 
 
 def getLogger(name: str = "all") -> Logger:

@@ -6,19 +6,10 @@ from typing import Self
 from .enums import PatternsLevel
 
 # Patterns that are attributes of Patterns, too.
-ATTRIBUTES = (
-    "PreUniRepl",
-    "PostNRepl",
-    "SoftMaxGradDirect",
-    "NlllWithSoftMaxGradDirect",
-    "OpToIdentity",
-    "SubtractArg1GradOp",
-    "MulArgGradOp",
-    "MatMulOp",
-    "MatMulLhsGradOp",
-    "MatMulRhsGradOp",
-    "InPlace",
-)
+ATTRIBUTES = """
+    PreUniRepl PostNRepl SoftMaxGradDirect NlllWithSoftMaxGradDirect OpToIdentity
+    SubtractArg1GradOp MulArgGradOp MatMulOp MatMulLhsGradOp MatMulRhsGradOp InPlace
+"""
 
 
 class Patterns:
@@ -50,24 +41,22 @@ class Patterns:
         return self
 
     def __getattr__(self, name: str) -> bool:
-        if name not in ATTRIBUTES:
-            raise AttributeError(
-                f"Patterns has no attribute {name}. Use isPatternEnabled() and "
-                "enablePattern() for patterns by name.",
-                name=name,
-                obj=self,
-            )
+        self._check(name)
         return self.isPatternEnabled(name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in ATTRIBUTES:
-            self.enablePattern(name, bool(value))
-        elif name in ("_enabled", "_others"):
+        if name in ("_enabled", "_others"):
             super().__setattr__(name, value)
         else:
+            self._check(name)
+            self.enablePattern(name, bool(value))
+
+    def _check(self, name: str) -> None:
+        """Raise AttributeError if a pattern is no attribute."""
+        if name not in ATTRIBUTES.split():
             raise AttributeError(
-                f"Patterns has no attribute {name}. Use enablePattern() for patterns "
-                "by name.",
+                f"Patterns has no attribute {name}. Use isPatternEnabled() and "
+                "enablePattern() for patterns by name.",
                 name=name,
                 obj=self,
             )

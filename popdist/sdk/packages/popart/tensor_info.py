@@ -23,20 +23,16 @@ class ElementType(NamedTuple):
     numpy: npt.DTypeLike
 
 
-ELEMENT_TYPES = (
-    ElementType("FLOAT", onnx.TensorProto.FLOAT, torch.float32, np.float32),
-    ElementType("FLOAT16", onnx.TensorProto.FLOAT16, torch.float16, np.float16),
-    ElementType("DOUBLE", onnx.TensorProto.DOUBLE, torch.float64, np.float64),
-    ElementType("INT8", onnx.TensorProto.INT8, torch.int8, np.int8),
-    ElementType("INT16", onnx.TensorProto.INT16, torch.int16, np.int16),
-    ElementType("INT32", onnx.TensorProto.INT32, torch.int32, np.int32),
-    ElementType("INT64", onnx.TensorProto.INT64, torch.int64, np.int64),
-    ElementType("UINT8", onnx.TensorProto.UINT8, torch.uint8, np.uint8),
-    ElementType("UINT16", onnx.TensorProto.UINT16, torch.uint16, np.uint16),
-    ElementType("UINT32", onnx.TensorProto.UINT32, torch.uint32, np.uint32),
-    ElementType("UINT64", onnx.TensorProto.UINT64, torch.uint64, np.uint64),
-    ElementType("BOOL", onnx.TensorProto.BOOL, torch.bool, np.bool_),
-)
+def _element_type(name: str) -> ElementType:
+    number = onnx.TensorProto.DataType.Value(name)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(number)
+    return ElementType(name, number, torch.from_numpy(np.empty(0, dtype)).dtype, dtype)
+
+
+ELEMENT_TYPES = [
+    *map(_element_type, ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "INT16", "INT32")),
+    *map(_element_type, ("INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL")),
+]
 BY_NAME = {kind.name: kind for kind in ELEMENT_TYPES}
 BY_ONNX = {kind.onnx: kind for kind in ELEMENT_TYPES}
 BY_TORCH = {kind.torch: kind for kind in ELEMENT_TYPES}

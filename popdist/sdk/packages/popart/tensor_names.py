@@ -1,48 +1,29 @@
 """The prefixes of the names of gradients and of the optimizers' tensors."""
 
+from collections.abc import Callable
+
 GRADIENT = "Gradient___"
-UPDATED = "UpdatedVar___"
-ACCUMULATOR = "Accum___"
-COMBINED = "Accl___"
-FIRST, SECOND, THIRD = "Accl1___", "Accl2___", "Accl3___"
+# SGD's combined tensor, and the first, second and third momentum.
+COMBINED, FIRST, SECOND, THIRD = "Accl___", "Accl1___", "Accl2___", "Accl3___"
+# The counter of a weight's updates.
 STEP = "Step___"
 
 
-def reservedGradientPrefix() -> str:
-    """Return the prefix of a gradient's name."""
-    return GRADIENT
+def _reserved(prefix: str) -> Callable[[], str]:
+    """Return PopART's function for a prefix."""
+
+    def reservedPrefix() -> str:
+        return prefix
+
+    reservedPrefix.__doc__ = f"Return {prefix!r}, with which names of tensors begin."
+    return reservedPrefix
 
 
-def reservedUpdatedVarPrefix() -> str:
-    """Return the prefix of an updated weight's name."""
-    return UPDATED
-
-
-def reservedAccumPrefix() -> str:
-    """Return the prefix of an accumulator's name."""
-    return ACCUMULATOR
-
-
-def reservedAcclPrefix() -> str:
-    """Return the prefix of the name of SGD's combined tensor."""
-    return COMBINED
-
-
-def reservedAccl1Prefix() -> str:
-    """Return the prefix of a first momentum's name."""
-    return FIRST
-
-
-def reservedAccl2Prefix() -> str:
-    """Return the prefix of a second momentum's name."""
-    return SECOND
-
-
-def reservedAccl3Prefix() -> str:
-    """Return the prefix of a third momentum's name."""
-    return THIRD
-
-
-def reservedStepPrefix() -> str:
-    """Return the prefix of the name of a weight's counter of updates."""
-    return STEP
+reservedGradientPrefix = _reserved(GRADIENT)
+reservedUpdatedVarPrefix = _reserved("UpdatedVar___")
+reservedAccumPrefix = _reserved("Accum___")
+reservedAcclPrefix = _reserved(COMBINED)
+reservedAccl1Prefix = _reserved(FIRST)
+reservedAccl2Prefix = _reserved(SECOND)
+reservedAccl3Prefix = _reserved(THIRD)
+reservedStepPrefix = _reserved(STEP)

@@ -16,7 +16,7 @@ from ..errors import popart_exception
 from ..graph import Graph, InputShapeInfo, load_model
 from ..inference import Inference
 from ..nodes import node_of, proto_of
-from ..operators import NEWEST_VERSION, OLDEST_VERSION
+from ..operators import GRAPHCORE_DOMAIN, NEWEST_VERSION, OLDEST_VERSION
 from ..step_io import Array
 from ..tensor_info import TensorInfo
 from .annotations import Annotations
@@ -57,7 +57,6 @@ class Builder(Annotations):
         self._model = onnx.ModelProto(ir_version=_IR_VERSION)
         self._model.graph.name = "BuilderGraph"
         self._known = Inference({}, {})
-        self._initial: set[str] = set()
         # Tensors of this graph with shapes that only a use of the graph tells.
         self._untyped: set[str] = set()
         # All names of tensors, of the graphs within this one, too.
@@ -71,7 +70,6 @@ class Builder(Annotations):
         graph = Graph(model, InputShapeInfo(), training=True)
         self._model = model
         self._version = graph.nodes[0].version if graph.nodes else None
-        self._initial = {initial.name for initial in model.graph.initializer}
         self._known = Inference(graph.infos, graph.constants)
         self._names = set(graph.infos)
         for node in model.graph.node:
@@ -122,16 +120,11 @@ class Builder(Annotations):
     # with InputSettings before the name.
     def addInputTensor(self, *args: Any, **kwargs: Any) -> str:
         """Add an input that each micro-batch brings, and return its name."""
-        context = _context(args, kwargs)
-        rest = [
-            *(arg for arg in args if isinstance(arg, str | TensorInfo | Sequence)),
-            *(kwargs[n] for n in ("tensorInfo", "dataType", "shape") if n in kwargs),
-        ]
-        if rest and isinstance(rest[0], TensorInfo):
-            info = rest[0]
-        else:
-            info = TensorInfo(*rest[:2])
-        name = self._free_name(context or "input")
+        words = ("tensorInfo", "dataType", "shape")
+        rest = [*args, *(kwargs[word] for word in words if word in kwargs)]
+        first = rest[0] if rest else None
+        info = first if isinstance(first, TensorInfo) else TensorInfo(*rest[:2])
+        name = self._free_name(_context(args, kwargs) or "input")
         self._model.graph.input.append(_value_info(name, info))
         self._known.infos[name] = info
         return name
@@ -188,7 +181,6 @@ class Builder(Annotations):
         # Integers are constants, such as the shape that a Reshape takes.
         if array.dtype.kind != "f":
             self._known.constants[name] = torch.from_numpy(array)
-        self._initial.add(name)
         return name
 
     def addOutputTensor(self, outputName: str) -> None:
@@ -216,18 +208,13 @@ class Builder(Annotations):
         for name in inputs:
             if name:
                 self._check_exists(name)
-        all_attributes = {**attributes, **self.common}
+        names = [self._free_name(f"{kind}:{index}") for index in range(outputs)]
+        label = "/".join([*self._scopes, _text(context)]).strip("/") or None
+        # It leaves out attributes that are None.
         node = onnx.helper.make_node(
-            kind,
-            list(inputs),
-            [self._free_name(f"{kind}:{index}") for index in range(outputs)],
-            name="/".join([*self._scopes, _text(context)]).strip("/") or None,
+            *(kind, list(inputs), names, label),
             domain=domain or None,
-            **{
-                name: value
-                for name, value in all_attributes.items()
-                if value is not None
-            },
+            **{**attributes, **self.common},
         )
         self._infer(node)
         self._model.graph.node.append(node)
@@ -317,12 +304,10 @@ class Builder(Annotations):
 
     def getModelProto(self) -> bytes:
         """Return the model in its serialised form."""
+        versions = (("", self._used_version), (GRAPHCORE_DOMAIN, 1))
         del self._model.opset_import[:]
         self._model.opset_import.extend(
-            [
-                onnx.helper.make_opsetid("", self._used_version),
-                onnx.helper.make_opsetid("ai.graphcore", 1),
-            ]
+            onnx.helper.make_opsetid(domain, version) for domain, version in versions
         )
         return bytes(self._model.SerializeToString())
 
@@ -359,7 +344,7 @@ class Builder(Annotations):
 
     def isInitializer(self, id: str) -> bool:
         """Return whether a tensor is a weight."""
-        return id in self._initial
+        return id in self.getTrainableTensorIds()
 
     @property
     def body(self) -> onnx.GraphProto:
@@ -402,9 +387,8 @@ class Builder(Annotations):
 
 
 def _value_info(name: str, info: TensorInfo) -> onnx.ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(
-        name, info.element_type.onnx, info.shape()
-    )
+    kind = info.element_type.onnx
+    return onnx.helper.make_tensor_value_info(name, kind, info.shape())
 
 
 def _text(context: str | DebugContext) -> str:

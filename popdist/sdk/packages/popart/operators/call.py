@@ -77,8 +77,8 @@ class Operator:
     ) -> Self:
         """Return an operator that calls a function.
 
-        The function gets the inputs in their order, the attributes that it has
-        parameters for, and the whole call as `call` if it has a parameter for that.
+        Inputs are passed in their order. Parameters that have names of attributes get
+        these attributes. A parameter `call` gets the whole call.
         """
         names = _parameters(function)
 

@@ -2,7 +2,7 @@
 
 from .adam import Adam
 from .adaptive import Adaptive
-from .clipping import ClipNormSettings, clipped
-from .optimizer import Optimizer, State
+from .clipping import ClipNormSettings
+from .optimizer import Optimizer
 from .sgd import SGD, ConstSGD
 from .values import OptimizerValue, OptimizerValueMap

@@ -36,37 +36,35 @@ from .training import PURPOSE, Training, check_weights, join, meet
 class _Session:
     """A model on a device."""
 
+    # The scalar that training makes smaller.
+    _loss: str | None = None
+
     def __init__(
         self,
-        model: bytes | str | os.PathLike[str],
+        fnModel: bytes | str | os.PathLike[str],
         dataFlow: DataFlow,
         deviceInfo: DeviceInfo,
-        inputShapeInfo: InputShapeInfo | None,
-        patterns: Patterns | None,
-        userOptions: SessionOptions | None,
-        loss: str | None,
+        inputShapeInfo: InputShapeInfo | None = None,
+        patterns: Patterns | None = None,
+        userOptions: SessionOptions | None = None,
+        name: str = "",
     ) -> None:
         options = copy.deepcopy(userOptions or SessionOptions())
-        training = loss is not None
-        self._options, self._device = options, deviceInfo
-        self._settings = replicated_settings(
-            options, dataFlow.batchesPerStep(), training
-        )
+        training, batches = self._loss is not None, dataFlow.batchesPerStep()
+        self._options, self._device, self._flow = options, deviceInfo, dataFlow
+        self._settings = replicated_settings(options, batches, training)
         self._check(training)
-        self._flow = dataFlow
-        self._graph = Graph(
-            load_model(model), inputShapeInfo or InputShapeInfo(), training
-        )
+        shapes = inputShapeInfo or InputShapeInfo()
+        self._graph = Graph(load_model(fnModel), shapes, training)
         self._check_anchors()
+        checks = options.enableFloatingPointChecks
         self._replicas = Replicas(
-            self._graph,
-            dataFlow,
-            self._settings,
-            loss,
-            options.enableFloatingPointChecks,
+            self._graph, dataFlow, self._settings, self._loss, checks
         )
         # The source of weightsFromHost().
         self._host: Values = {n: v.clone() for n, v in self._graph.weights.items()}
+        # The optimizer's tensors by their names, which updates change.
+        self._state: Values = {}
         self._training: Training | None = None
         self._is_prepared = self._is_loaded = self._has_weights = False
         self._last_run_s: float | None = None
@@ -177,20 +175,16 @@ class _Session:
         """Copy the weights from the host to the device."""
         own = {name: self._host[name] for name in self._graph.weights}
         self._replicas.load(own)
-        if self._training is not None:
-            state = {n: v.clone() for n, v in self._host.items() if n not in own}
-            self._training.state.clear()
-            self._training.state.update(state)
+        self._state.clear()
+        state = {n: v.clone() for n, v in self._host.items() if n not in own}
+        self._state.update(state)
         self._has_weights = True
-
-    def _state(self) -> Values:
-        return {} if self._training is None else self._training.state
 
     def weightsToHost(self) -> None:
         """Copy the weights and the optimizer's tensors from the device to the host."""
         if not self._has_weights:
             return
-        for name, value in {**self._replicas.weights, **self._state()}.items():
+        for name, value in {**self._replicas.weights, **self._state}.items():
             self._host[name] = value.detach().clone()
 
     def readWeights(self, weightsIo: PyWeightsIO) -> None:
@@ -230,11 +224,8 @@ class _Session:
         self._host[name] = value.reshape(old.shape).clone()
 
     def _require_variable(self, function: str) -> None:
-        if (
-            not self._graph.training
-            and self._options.constantWeights
-            and (self._is_prepared)
-        ):
+        fixed = self._options.constantWeights and not self._graph.training
+        if fixed and self._is_prepared:
             raise popart_exception(
                 f"Cannot call {function} when constantWeights is set. Set "
                 "SessionOptions.constantWeights to False before the session is created."
@@ -280,11 +271,10 @@ class _Session:
                 # Another library's models keep ONNX's own form.
                 raw = initial.HasField("raw_data")
                 store = numpy_helper.from_array if raw else proto_of
-                initial.CopyFrom(store(_array(self._host[name]), name))
-        if self._training is not None:
-            for name, value in self._host.items():
-                if name not in names:
-                    model.graph.initializer.append(proto_of(_array(value), name))
+                initial.CopyFrom(store(self._host[name].numpy(), name))
+        for name, value in self._host.items():
+            if self._graph.training and name not in names:
+                model.graph.initializer.append(proto_of(value.numpy(), name))
         onnx.save(model, os.fspath(fn))
 
     def broadcastWeights(self, rootRank: int = 0) -> None:
@@ -372,32 +362,8 @@ class _Session:
         )
 
 
-def _array(value: torch.Tensor) -> Array:
-    return value.detach().numpy()
-
-
 class InferenceSession(_Session):
     """Runs a model."""
-
-    def __init__(
-        self,
-        fnModel: bytes | str | os.PathLike[str],
-        dataFlow: DataFlow,
-        deviceInfo: DeviceInfo,
-        inputShapeInfo: InputShapeInfo | None = None,
-        patterns: Patterns | None = None,
-        userOptions: SessionOptions | None = None,
-        name: str = "inference",
-    ) -> None:
-        super().__init__(
-            fnModel,
-            dataFlow,
-            deviceInfo,
-            inputShapeInfo,
-            patterns,
-            userOptions,
-            loss=None,
-        )
 
 
 class TrainingSession(_Session):
@@ -423,8 +389,9 @@ class TrainingSession(_Session):
         Raises:
             popart_exception: The model, the loss or the options are not valid.
         """
+        self._loss = loss
         super().__init__(
-            fnModel, dataFlow, deviceInfo, inputShapeInfo, patterns, userOptions, loss
+            fnModel, dataFlow, deviceInfo, inputShapeInfo, patterns, userOptions
         )
         self._check_loss(loss)
         self._replicas.load(self._graph.weights)
@@ -437,7 +404,7 @@ class TrainingSession(_Session):
             weight.requires_grad_()
         members = meet(self._options, self._settings)
         self._training: Training = Training(
-            self._settings, members, trained, copy.deepcopy(optimizer)
+            self._settings, members, trained, self._state, copy.deepcopy(optimizer)
         )
         self._replicas.streams.first_replica = members.first_replica
         self._is_averaged = False

@@ -13,7 +13,8 @@ from popdist.torch.replicated.gradients import Row
 from popdist.torch.replicated.training import ReplicatedTraining
 
 from ..errors import popart_exception
-from ..optimizers import Optimizer, State, clipped
+from ..optimizers.clipping import clipped
+from ..optimizers.optimizer import Optimizer, State
 from ..session_options import SessionOptions
 from ..tensor_info import TensorInfo
 
@@ -66,9 +67,8 @@ def check_weights(members: Members, weights: Mapping[str, torch.Tensor]) -> None
         popart_exception: They differ.
     """
     text = ", ".join(f"{name} {TensorInfo.of(w)}" for name, w in weights.items())
-    digests = members.gather(zlib.crc32(text.encode()))
-    if len(set(digests)) > 1:
-        others = [i for i, digest in enumerate(digests) if digest != digests[0]]
+    others = members.unlike_first(zlib.crc32(text.encode()))
+    if others:
         raise popart_exception(
             f"Instances {others} have different weights from instance 0. Those of this "
             f"one are {shorten(text, 200, placeholder=' and others') or 'none'}. "
@@ -84,6 +84,7 @@ class Training:
         settings: ReplicatedSettings,
         members: Members,
         weights: Mapping[str, torch.Tensor],
+        state: State,
         optimizer: Optimizer,
     ) -> None:
         """Prepare to train.
@@ -92,11 +93,10 @@ class Training:
             settings: The replicas and micro-batches.
             members: The instances that train the same model.
             weights: The weights by their names, which autograd knows as leaves.
+            state: The optimizer's tensors by their names, which updates change.
             optimizer: How they are updated.
         """
-        self.optimizer = optimizer
-        # The optimizer's tensors by their names, which updates change.
-        self.state: State = {}
+        self.optimizer, self._state = optimizer, state
         self._settings, self._weights = settings, dict(weights)
         self.train_with(members)
 
@@ -145,7 +145,7 @@ class Training:
             weight = self._weights[name]
             # Weights of 16 bits are updated in float32, and rounded once.
             wide = weight.to(gradient.dtype)
-            weight.copy_(self.optimizer.update(name, wide, gradient, self.state))
+            weight.copy_(self.optimizer.update(name, wide, gradient, self._state))
 
     def _compare_values(self) -> None:
         """Warn once, on the first instance, if the weights of instances differ.
@@ -158,8 +158,7 @@ class Training:
         for weight in self._weights.values():
             data = weight.detach().contiguous().reshape(-1).view(torch.uint8)
             digest = zlib.crc32(data.numpy().data, digest)
-        digests = self._members.gather(digest)
-        others = [i for i, other in enumerate(digests) if other != digests[0]]
+        others = self._members.unlike_first(digest)
         if others and self._members.first_replica == 0:
             warnings.warn(
                 f"Instances {others} train different weights from instance 0: all "
