@@ -40,6 +40,7 @@ try:
         ReplicatedCollectivesSettings,
         TensorLocation,
         TensorLocationSettings,
+        VariableSettings,
     )
     from .step_io import PyStepIO, PyStepIOCallback, PyWeightsIO
     from .tensor_info import TensorInfo
@@ -79,7 +80,6 @@ def packageHash() -> str:
 
 # Why some names are missing, and the way out.
 _REASONS = {
-    "VariableSettings": "all replicas share one value of each weight. Leave it out",
     "ir": "popxl and its predecessor popart.ir are not emulated. Write the model with "
     "popart.Builder",
     "popxl": "popxl is not emulated. Write the model with popart.Builder",

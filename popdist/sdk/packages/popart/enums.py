@@ -124,6 +124,10 @@ SyntheticDataMode = IntEnum("SyntheticDataMode", "Off Zeros RandomNormal", start
 TensorStorage = IntEnum("TensorStorage", "OffChip OnChip", start=0)
 # The tiles that compute, or exchange with the host.
 TileSet = IntEnum("TileSet", "Compute IO", start=0)
+# Whose values of a weight come back from the device.
+VariableRetrievalMode = IntEnum(
+    "VariableRetrievalMode", "OnePerGroup AllReduceReplicas AllReplicas", start=0
+)
 # How operations are put on IPUs.
 VirtualGraphMode = IntEnum(
     "VirtualGraphMode", "Off Manual Auto ExecutionPhases", start=0

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Container, Iterable
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import onnx
 from google.protobuf.message import DecodeError
 
+from .enums import CommGroupType, VariableRetrievalMode
 from .errors import popart_exception
 from .inference import Inference
 from .nodes import info_of, node_of, tensor_of
@@ -17,6 +18,7 @@ from .operators import (
     ONNX_DOMAINS,
     Node,
 )
+from .settings import CommGroup, VariableSettings
 from .tensor_info import TensorInfo
 
 
@@ -53,6 +55,34 @@ def version_of(model: onnx.ModelProto) -> int:
             "opset_version among them."
         )
     return version
+
+
+# The key of a weight's settings among the properties of a model.
+_SETTINGS = "VariableSettings"
+
+
+def note_settings(
+    model: onnx.ModelProto, name: str, settings: VariableSettings
+) -> None:
+    """Store in a model which replicas share a value of a weight."""
+    numbers = (
+        *astuple(settings.getSharedVariableDomain()),
+        settings.getRetrievalMode(),
+    )
+    value = " ".join(str(int(number)) for number in numbers)
+    model.metadata_props.add(key=f"{_SETTINGS}/{name}", value=value)
+
+
+def _settings_in(model: onnx.ModelProto) -> dict[str, VariableSettings]:
+    """Return the settings that a model stores, by the names of the weights."""
+    found = {}
+    for prop in model.metadata_props:
+        prefix, _, name = prop.key.partition("/")
+        if prefix == _SETTINGS:
+            kind, size, mode = map(int, prop.value.split())
+            group = CommGroup(CommGroupType(kind), size)
+            found[name] = VariableSettings(group, VariableRetrievalMode(mode))
+    return found
 
 
 class InputShapeInfo:
@@ -93,6 +123,8 @@ class Graph:
         self.weights = {
             name: value for name, value in initial.items() if value.is_floating_point()
         }
+        # For the weights that have a row for each group of replicas.
+        self.grouped = _settings_in(model)
         self.inputs: dict[str, TensorInfo] = {}
         for value in model.graph.input:
             if value.name not in initial:
@@ -105,10 +137,11 @@ class Graph:
 
     def _infer(self) -> None:
         """Find the types and shapes of all tensors, and the constants among them."""
-        inference = Inference(
-            {name: TensorInfo.of(value) for name, value in self.weights.items()},
-            self.constants,
-        )
+        infos = {
+            name: TensorInfo.of(value[0] if name in self.grouped else value)
+            for name, value in self.weights.items()
+        }
+        inference = Inference(infos, self.constants)
         inference.infos.update(self.inputs)
         for node, proto in zip(self.nodes, self.model.graph.node, strict=True):
             inference.add(node, proto)

@@ -637,10 +637,6 @@ def test_names_that_popart_has_and_the_stand_in_has_not_are_refused() -> None:
     ("name", "reason"),
     [
         ("NllLoss", ""),
-        (
-            "VariableSettings",
-            ": all replicas share one value of each weight. Leave it out",
-        ),
         ("popxl", ": popxl is not emulated. Write the model with popart.Builder"),
     ],
 )

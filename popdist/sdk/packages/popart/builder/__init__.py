@@ -13,10 +13,11 @@ import onnx
 import torch
 
 from ..errors import popart_exception
-from ..graph import Graph, InputShapeInfo, load_model
+from ..graph import Graph, InputShapeInfo, load_model, note_settings
 from ..inference import Inference
 from ..nodes import node_of, proto_of
 from ..operators import GRAPHCORE_DOMAIN, NEWEST_VERSION, OLDEST_VERSION
+from ..settings import VariableSettings
 from ..step_io import Array
 from ..tensor_info import TensorInfo
 from .annotations import Annotations
@@ -163,18 +164,38 @@ class Builder(Annotations):
     def addInitializedInputTensor(
         self,
         initVal: Array,
+        variableSettings: VariableSettings | str | DebugContext = "",
         debugContext: str | DebugContext = "",
         debugPrefix: str = "",
     ) -> str:
-        """Add a weight, and return its name."""
+        """Add a weight, and return its name.
+
+        Args:
+            initVal: The weight. If the settings have groups, the first dimension is
+                not the tensor's: it has a row for each group of replicas.
+            variableSettings: The replicas that share a value; also the name.
+            debugContext: The name.
+            debugPrefix: The name in older releases.
+        """
         if self._parent is not None:
             raise popart_exception(
                 "Weights belong to the outermost graph. Add this one there, and take "
                 "it here by its name."
             )
         array = np.array(initVal, order="C")
-        name = self._free_name(_text(debugContext) or debugPrefix or "init_input")
+        words = (variableSettings, debugContext, debugPrefix)
+        texts = [_text(w) for w in words if not isinstance(w, VariableSettings)]
+        name = self._free_name(next(filter(None, texts), "init_input"))
         info = TensorInfo(array)
+        settings = variableSettings
+        if isinstance(settings, VariableSettings) and settings.is_grouped:
+            if array.dtype.kind != "f" or not array.ndim:
+                raise popart_exception(
+                    f"The weight {name} is {info!r}, but groups of replicas need "
+                    "fractions, and a first dimension that numbers the groups."
+                )
+            info = TensorInfo(array.dtype, array.shape[1:])
+            note_settings(self._model, name, settings)
         self._model.graph.input.append(_value_info(name, info))
         self._model.graph.initializer.append(proto_of(array, name))
         self._known.infos[name] = info

@@ -8,6 +8,7 @@ import torch
 from popdist.replicated.buffers import ReplicaBuffers
 from popdist.replicated.run import run_replicas
 from popdist.replicated.settings import ReplicatedSettings
+from popdist.replicated.variable_groups import VariableGroups
 from popdist.torch.replicated.random_numbers import (
     host_random_state_kept,
     torch_streams,
@@ -35,6 +36,29 @@ def statistics_of(nodes: Iterable[Node]) -> dict[str, str]:
     return changed
 
 
+def replica_groups(graph: Graph, replicas: int) -> dict[str, VariableGroups]:
+    """Return the groups of weights that differ between replicas, by their names.
+
+    Args:
+        graph: The model.
+        replicas: The number of all replicas of the job.
+
+    Raises:
+        popart_exception: A weight has no row for each group, or is a statistic.
+    """
+    statistics = statistics_of(graph.nodes)
+    groups = {n: s.groups_of(replicas) for n, s in graph.grouped.items()}
+    for name, group in groups.items():
+        rows = len(graph.weights[name])
+        if rows != group.count or name in statistics:
+            raise popart_exception(
+                f"The weight {name} has {rows} rows, but {replicas} replicas in groups "
+                f"of {group.size} are {group.count} groups. Give it a row for each. A "
+                "running statistic cannot have groups."
+            )
+    return groups
+
+
 class Replicas:
     """The local replicas of a graph: they share weights, but not running statistics."""
 
@@ -43,10 +67,13 @@ class Replicas:
         graph: Graph,
         flow: DataFlow,
         settings: ReplicatedSettings,
+        groups: Mapping[str, VariableGroups],
+        first_replica: int,
         loss: str | None,
         checks_floats: bool,
     ) -> None:
         self._graph, self._flow, self._settings = graph, flow, settings
+        self._groups, self._first_replica = groups, first_replica
         self._loss, self._checks_floats = loss, checks_floats
         self._gradients = [
             name.removeprefix(GRADIENT)
@@ -85,6 +112,13 @@ class Replicas:
                     self.weights[name] = value.clone()
         self._buffers.reset()
 
+    def weights_of(self, replica: int) -> Values:
+        """Return the weights that a local replica computes with."""
+        number = self._first_replica + replica
+        groups = self._groups.items()
+        rows = {n: self.weights[n][group.group_of(number)] for n, group in groups}
+        return {**self.weights, **rows}
+
     def run(self, io: StepIO, training: Training | None) -> None:
         """Run all micro-batches of one call."""
         settings = self._settings
@@ -96,9 +130,9 @@ class Replicas:
         with host_random_state_kept(), torch.set_grad_enabled(training is not None):
             run_replicas(settings, self._buffers, self.streams, call, gradients)
 
-    def run_micro_batch(self, inputs: Values) -> Values:
+    def run_micro_batch(self, inputs: Values, replica: int) -> Values:
         """Run forward and, when training, backward; return the anchors."""
-        values = {**self._graph.constants, **self.weights, **inputs}
+        values = {**self._graph.constants, **self.weights_of(replica), **inputs}
         gradients: Values = {}
         for name in self._gradients:
             if name in inputs or name in self.weights:
@@ -173,15 +207,16 @@ class _Call:
 
     def run_micro_batch(self, iteration: int, step: int, replica: int) -> None:
         inputs = self.inputs[step, replica]
-        self.anchors[step, replica] = self.replicas.run_micro_batch(inputs)
+        self.anchors[step, replica] = self.replicas.run_micro_batch(inputs, replica)
 
     def end_iteration(self, iteration: int) -> None:
         for step, replica in self.inputs:
             values = self.anchors[step, replica]
             if step == self.settings.gradient_accumulation - 1:
                 # An anchored weight is the updated one.
+                weights = self.replicas.weights_of(replica)
                 updated = [name for name in values if self.replicas.is_trained(name)]
-                values.update({name: self.replicas.weights[name] for name in updated})
+                values.update({name: weights[name] for name in updated})
             number = self.settings.batch_number(iteration, step)
             self.writer.add(number, replica, values)
 

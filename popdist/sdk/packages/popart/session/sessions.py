@@ -14,21 +14,21 @@ from popdist.replicated.members import Members
 from popdist.session import STATE
 from popdist.torch import tensors
 
+from .. import enums
 from ..data_flow import DataFlow
 from ..device import DeviceInfo
-from ..enums import DeviceConnectionType, DeviceType, SyntheticDataMode
 from ..errors import popart_exception, popart_runtime_error
 from ..graph import Graph, InputShapeInfo, load_model
 from ..nodes import proto_of, tensor_of
 from ..operators import Values
-from ..optimizers import Optimizer
+from ..optimizers import Adam, Optimizer
 from ..patterns import Patterns
 from ..session_options import SessionOptions, replicated_settings
 from ..step_io import Array, PyWeightsIO, StepIO
 from ..tensor_info import TensorInfo
 from ..tensor_names import GRADIENT
 from .anchors import anchor_arrays
-from .replicas import Replicas
+from .replicas import Replicas, replica_groups
 from .synthetic import SyntheticInputs
 from .training import PURPOSE, Training, check_weights, join, meet
 
@@ -57,9 +57,13 @@ class _Session:
         shapes = inputShapeInfo or InputShapeInfo()
         self._graph = Graph(load_model(fnModel), shapes, training)
         self._check_anchors()
-        checks = options.enableFloatingPointChecks
+        first, total = 0, self._settings.replicas
+        if options.enableDistributedReplicatedGraphs:
+            first, total = options.globalReplicaOffset, options.globalReplicationFactor
+        self._groups = replica_groups(self._graph, total)
         self._replicas = Replicas(
-            self._graph, dataFlow, self._settings, self._loss, checks
+            *(self._graph, dataFlow, self._settings, self._groups, first, self._loss),
+            options.enableFloatingPointChecks,
         )
         # The source of weightsFromHost().
         self._host: Values = {n: v.clone() for n, v in self._graph.weights.items()}
@@ -73,7 +77,7 @@ class _Session:
         """Raise popart_exception for what cannot be emulated."""
         options, device = self._options, self._device
         ipus, replicas = device.numIpus, self._settings.replicas
-        if device.type != DeviceType.Cpu and ipus % replicas:
+        if device.type != enums.DeviceType.Cpu and ipus % replicas:
             raise popart_exception(
                 "For replicated graphs, the number of IPUs must be divisible by the "
                 f"replication factor, but the device has {ipus} for {replicas} "
@@ -191,6 +195,9 @@ class _Session:
         """Write weights of the host to the program's arrays."""
         for name, array in weightsIo.weights.items():
             value = self._host_value(name)
+            if name in self._groups:
+                replicas = self._groups[name].size * self._groups[name].count
+                value = value[self._graph.grouped[name].returned_rows(replicas)]
             if array.size != value.numel():
                 raise popart_exception(
                     f"The array for the weight {name} has {array.size} elements, but "
@@ -297,7 +304,7 @@ class _Session:
         Raises:
             popart_exception: The session is not ready, or the data do not fit.
         """
-        if self._device.connectionType == DeviceConnectionType.Never:
+        if self._device.connectionType == enums.DeviceConnectionType.Never:
             raise popart_runtime_error(
                 "Offline IPU device is not configured for execution"
             )
@@ -312,7 +319,7 @@ class _Session:
             self.weightsFromHost()
         self._check_reduction()
         mode = self._options.syntheticDataMode
-        if mode != SyntheticDataMode.Off:
+        if mode != enums.SyntheticDataMode.Off:
             stepio = SyntheticInputs(stepio, mode)
         began = time.perf_counter()
         self._replicas.run(stepio, self._training)
@@ -394,6 +401,7 @@ class TrainingSession(_Session):
             fnModel, dataFlow, deviceInfo, inputShapeInfo, patterns, userOptions
         )
         self._check_loss(loss)
+        self._check_groups(optimizer)
         self._replicas.load(self._graph.weights)
         trained = {
             n: v
@@ -419,6 +427,16 @@ class TrainingSession(_Session):
                 "ReductionType.Mean."
             )
 
+    def _check_groups(self, optimizer: Optimizer) -> None:
+        """Raise popart_exception if the update of a row would depend on other rows."""
+        lamb = isinstance(optimizer, Adam) and "Lamb" in optimizer.mode.name
+        if self._groups and (optimizer.clip_norm_settings or lamb):
+            raise popart_exception(
+                f"{', '.join(self._groups)} differ between replicas, for which Lamb "
+                "and clip_norm_settings are not available: they need the norms of each "
+                "replica's weights. Use another optimizer."
+            )
+
     def _check_reduction(self) -> None:
         if (
             self._options.hostAllReduce
@@ -438,6 +456,7 @@ class TrainingSession(_Session):
             popart_exception: It changes a value that never changes.
         """
         self._training.optimizer.check_replacement(optimizer)
+        self._check_groups(optimizer)
         self._training.optimizer = copy.deepcopy(optimizer)
 
     def average_over_instances(self) -> None:

@@ -6,7 +6,6 @@ of its replica's group.
 
 from collections import UserDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
@@ -17,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from popdist import popdist_core as core
 from popdist.replicated.members import Members
+from popdist.replicated.variable_groups import VariableGroups
 
 from ..enums import CommGroupType, VariableRetrievalMode
 from ..errors import Error
@@ -24,19 +24,6 @@ from .run_settings import RunSettings
 
 # Its type, the number of replicas in a group, and which values come back.
 Grouping = tuple[CommGroupType, int, VariableRetrievalMode]
-
-
-@dataclass(frozen=True, slots=True)
-class _Groups:
-    """The groups of all replicas of the job for one parameter."""
-
-    orthogonal: bool
-    size: int
-    count: int
-
-    def group_of(self, replica: int) -> int:
-        """Return the group of a replica of the job."""
-        return replica % self.count if self.orthogonal else replica // self.size
 
 
 def _members_by_options(settings: RunSettings) -> Members:
@@ -63,7 +50,7 @@ class PerReplicaParameters(UserDict[str, Grouping]):
 
     def __init__(self, module: nn.Module, settings: RunSettings) -> None:
         self._module = module
-        self._groups: dict[str, _Groups] = {}
+        self._groups: dict[str, VariableGroups] = {}
         self._members = _members_by_options(settings)
         # Set once the model is compiled.
         self.frozen = False
@@ -89,7 +76,7 @@ class PerReplicaParameters(UserDict[str, Grouping]):
 
     def _checked(
         self, name: str, kind: CommGroupType, size: int, mode: VariableRetrievalMode
-    ) -> _Groups | None:
+    ) -> VariableGroups | None:
         """Return the groups, None if all replicas are one."""
         if kind == CommGroupType.All:
             return None
@@ -115,7 +102,7 @@ class PerReplicaParameters(UserDict[str, Grouping]):
                 f"{size} are {count} groups. Give it a first dimension of {count}, "
                 "which has the value of each group."
             )
-        return _Groups(kind == CommGroupType.Orthogonal, size, count)
+        return VariableGroups(kind == CommGroupType.Orthogonal, size, count)
 
     def set_members(self, members: Members) -> None:
         """Number the replicas as all instances have agreed.
