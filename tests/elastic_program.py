@@ -1,10 +1,10 @@
 """An instance of an elastic job that speaks the messages itself, without popdist.
 
-    elastic_program.py FOLDER STEPS SECONDS
+    elastic_program.py FOLDER
 
-It makes so many steps, each of so many seconds. A step is a line in a file of the
-generation and the step, and it is over when there is one of each member. A member that
-is missing is lost: its process has ended, or it says that it has left.
+It makes steps until there is a file "stop" in the folder. In a step each member makes a
+file with the numbers of the generation, the step and its rank, and waits for those of
+all others, or until one of them has ended. The number of steps is kept in the folder.
 """
 
 import json
@@ -16,6 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 ELASTIC, REFORM = 46, 47
+STEP_S = 0.02
+# The number of steps of a job that is done.
+DONE = 1 << 30
 KNOWN, CHANGE, REFORMED, REFUSED = 63, 64, 65, 66
 
 
@@ -93,27 +96,41 @@ def free_port() -> int:
         return port
 
 
+def read(counter: Path) -> int:
+    """Return the number of steps of the job."""
+    return int(counter.read_text()) if counter.exists() else 0
+
+
 def ended() -> set[int]:
     """Return the ranks of this generation that have ended."""
     path = Path(os.environ["POPDIST_ENDED_INSTANCES"])
     return set(map(int, path.read_text().split())) if path.exists() else set()
 
 
-def step(folder: Path, generation: int, number: int, poprun: Poprun) -> bool:
+def name_of(generation: int) -> str:
+    return f"{os.environ['POPDIST_RESTART_COUNT']}-{generation}"
+
+
+def is_over(folder: Path, generation: int) -> bool:
+    """Return whether a member of this generation has ended, or has left it."""
+    return bool(ended()) or (folder / f"left-{name_of(generation)}").exists()
+
+
+def step(folder: Path, generation: int, number: int) -> bool:
     """Make a step, and return whether all members were there."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    mark = f"{generation}-{number}"
+    mark = f"{name_of(generation)}-{number}"
     (folder / f"{mark}-{rank}").touch()
     while True:
         if all((folder / f"{mark}-{r}").exists() for r in range(size)):
             return True
-        if ended():
+        if is_over(folder, generation):
             return False
         time.sleep(0.005)
 
 
 def main() -> None:
-    folder, steps, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    folder = Path(sys.argv[1])
     joins = os.environ.get("POPDIST_ELASTIC_JOINS") == "1"
     index = int(os.environ["RANK"])
     poprun = Poprun(index)
@@ -122,25 +139,29 @@ def main() -> None:
     generation: int = poprun.known["generation"]
     if joins:
         generation = poprun.reform(generation)
-    (folder / f"pid-{index}").write_text(str(os.getpid()))
+    pid = folder / f"pid-{index}.new"
+    pid.write_text(str(os.getpid()))
+    pid.rename(folder / f"pid-{index}")
     counter = folder / "steps"
     while True:
         # The state of the job: what all have reached.
-        number = int(counter.read_text()) if counter.exists() else 0
-        if number >= steps:
+        number = read(counter)
+        if number >= DONE:
             break
-        time.sleep(seconds)
-        if "added" in poprun.look() or not step(folder, generation, number, poprun):
+        time.sleep(STEP_S)
+        if "added" in poprun.look() or not step(folder, generation, number):
+            (folder / f"left-{name_of(generation)}").touch()
             generation = poprun.reform(generation)
             continue
         if os.environ["RANK"] == "0":
             draft = folder / f"draft-{index}"
-            draft.write_text(str(number + 1))
+            is_last = (folder / "stop").exists()
+            draft.write_text(str(DONE if is_last else number + 1))
             draft.rename(counter)
-        while int(counter.read_text() if counter.exists() else 0) <= number:
-            if ended():
-                break
+        while read(counter) <= number and not is_over(folder, generation):
             time.sleep(0.005)
+        if read(counter) <= number:
+            generation = poprun.reform(generation)
     names = "RANK", "WORLD_SIZE", "POPDIST_NUM_TOTAL_REPLICAS", "LOCAL_WORLD_SIZE"
     words = " ".join(os.environ[name] for name in names)
     print(f"index {index} generation {generation}: {words}", flush=True)

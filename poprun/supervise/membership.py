@@ -35,9 +35,9 @@ from poprun.words import counted, describe_instances
 
 ENDING = "The job is ending, so its instances cannot re-form."
 LOST, ADDED = "lost", "added"
-# The wait before an instance is started again for the second time; it doubles from
-# then on. The first time there is none.
-SECOND_START_S, LONGEST_WAIT_S = 1.0, 60.0
+# The wait before an instance is started again: the others may be lost in the same
+# moment. Before the second time it is longer, and it doubles from then on.
+FIRST_START_S, SECOND_START_S, LONGEST_WAIT_S = 0.25, 1.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +193,7 @@ def decide(state: Membership, event: Event, now: float) -> Step:
         case HostLost(ranks=ranks):
             return _lose(state, event, set(ranks), now)
         case Clean(rank=rank) if rank in state.starts:
-            return _start_due(_schedule(state, rank, now), now)
+            return _schedule(state, rank, now), []
     return _start_due(state, now)
 
 
@@ -206,7 +206,9 @@ def end(state: Membership) -> Step:
 def _ask(state: Membership, event: ReformAsked, now: float) -> Step:
     rank = event.rank
     refusal = state.refusal or (ENDING if state.is_over else "")
-    if event.generation != state.generation:
+    # It may have asked for the number of one that is over since.
+    is_late = rank in state.newcomers
+    if event.generation != state.generation and not is_late:
         refusal = refusal or (
             f"Instance {rank} leaves generation {event.generation}, but the present "
             f"one is {state.generation}."
@@ -319,7 +321,9 @@ def _schedule(state: Membership, rank: int, now: float) -> Membership:
     """Choose when an instance is started of which nothing is left."""
     ends = [loss.event for loss in state.losses if isinstance(loss.event, Exited)]
     before = sum(event.rank == rank for event in ends) - 1
-    wait = min(SECOND_START_S * 2.0 ** (before - 1), LONGEST_WAIT_S) if before else 0.0
+    wait = FIRST_START_S
+    if before:
+        wait = min(SECOND_START_S * 2.0 ** (before - 1), LONGEST_WAIT_S)
     return replace(state, starts={**state.starts, rank: now + wait})
 
 

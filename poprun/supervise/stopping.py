@@ -449,8 +449,12 @@ def _wait_for_slurm_to_signal(state: JobState, now: float) -> JobState:
 
 def _tick(state: JobState, now: float) -> Step:
     match state.phase:
+        case Phase.RUNNING if state.prompt_since < inf:
+            return state, []
         case Phase.RUNNING if now >= state.ends_by:
             return _trace(state, Cause(reason=Reason.TIMEOUT), now)
+        case Phase.RUNNING if now < state.starts_by:
+            return state, []  # an instance is due to be started again
         case Phase.RUNNING:
             grace = min(state.grace, MACHINERY_GRACE_S)
             return _stop(state, Cause(reason=Reason.START_TIMEOUT), now, grace)

@@ -272,9 +272,9 @@ class Supervisor:
         self._router.tick(time.monotonic())
         if self._router.closed:
             self._emit(OutputClosed())
-        self._start_again()
         self._show_stacks()
         self._emit(Tick())
+        self._start_again()
         self._streams.pause_if_little_came()
 
     def _interests(self, now: float) -> Iterator[Interest]:

@@ -230,7 +230,9 @@ def test_an_instance_is_started_again_beside_the_others() -> None:
 
     story(1, killed(1))
     assert story(1, asks(0), asks(2)) == ["generation 1: 0, 2"]
-    assert story(2, Clean(rank=1, left_behind=0)) == ["start 1"]
+    assert story(2, Clean(rank=1, left_behind=0)) == []
+    assert story.state.deadline == 2.25
+    assert story(2.25, Tick()) == ["start 1"]
     assert (story.state.restarts_left, story.state.num_restarts) == (0, 1)
     # The others are told once it is ready, so they do not wait for its start.
     assert story(3, CanReform(rank=1)) == ["known to 1"]
@@ -249,7 +251,8 @@ def test_a_round_does_not_wait_for_one_that_is_being_started() -> None:
     story = elastic(4, restarts_left=1)
 
     story(1, killed(1), Clean(rank=1, left_behind=0))
-    assert story(1, asks(0), asks(2), asks(3)) == ["generation 1: 0, 2, 3"]
+    assert story(2, Tick()) == ["start 1"]
+    assert story(2, asks(0), asks(2), asks(3)) == ["generation 1: 0, 2, 3"]
 
 
 def test_a_round_waits_for_one_that_is_being_started_if_too_few_are_left() -> None:
@@ -259,7 +262,9 @@ def test_a_round_waits_for_one_that_is_being_started_if_too_few_are_left() -> No
     assert not story.state.goes_on
 
     story = elastic(3, least=2, restarts_left=1)
-    story(1, killed(1), Clean(rank=1, left_behind=0), killed(2))
+    story(1, killed(1), Clean(rank=1, left_behind=0))
+    story(2, Tick())
+    story(2, killed(2))
     assert story.state.goes_on
     assert story(2, asks(0)) == []
     assert story(3, CanReform(rank=1), asks(1)) == ["known to 1", "generation 1: 0, 1"]
@@ -272,15 +277,15 @@ def test_the_wait_before_the_start_of_the_same_instance_doubles() -> None:
 
     for _ in range(4):
         story(now, killed(1))
-        assert story(now, Clean(rank=1, left_behind=0)) in ([], ["start 1"])
-        wait = 0.0 if story.state.deadline == inf else story.state.deadline - now
+        assert story.state.deadline == inf
+        assert story(now, Clean(rank=1, left_behind=0)) == []
+        wait = story.state.deadline - now
         waits.append(wait)
-        if wait:
-            assert story(now + wait - 0.1, Tick()) == []
-            assert story(now + wait, Tick()) == ["start 1"]
+        assert story(now + wait - 0.1, Tick()) == []
+        assert story(now + wait, Tick()) == ["start 1"]
         now += 100
 
-    assert waits == [0.0, 1.0, 2.0, 4.0]
+    assert waits == [0.25, 1.0, 2.0, 4.0]
 
 
 def test_none_is_started_again_once_one_has_succeeded() -> None:
@@ -295,7 +300,8 @@ def test_none_is_started_again_once_one_has_succeeded() -> None:
 def test_one_that_was_started_again_too_late_is_killed() -> None:
     story = elastic(3, restarts_left=1)
 
-    story(1, killed(1), Clean(rank=1, left_behind=0), CanReform(rank=1), asks(1))
+    story(1, killed(1), Clean(rank=1, left_behind=0))
+    story(2, Tick(), CanReform(rank=1), asks(1))
     assert story(2, exited(0)) == []
     assert story(2, exited(2)) == ["refused to 1", "kill 1"]
     assert story(3, killed(1)) == []
