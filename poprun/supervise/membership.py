@@ -42,12 +42,16 @@ FIRST_START_S, SECOND_START_S, LONGEST_WAIT_S = 0.25, 1.0, 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """An event after which instances are not there any more, in a generation."""
+    """An event after which instances are not there any more, in a generation.
+
+    of_members: Whether one of them was a member: others may have been started again.
+    """
 
     event: Event
     generation: int
     at: float
     why: str
+    of_members: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,20 +231,30 @@ def _ask(state: Membership, event: ReformAsked, now: float) -> Step:
 
 def _lose(state: Membership, event: Event, ranks: set[int], now: float) -> Step:
     lost = ranks & state.living
+    has_lost_members = not ranks.isdisjoint(state.living_members)
     why = _describe(state, event)
-    loss = Loss(event=event, generation=state.generation, at=now, why=why)
+    loss = Loss(
+        event=event,
+        generation=state.generation,
+        at=now,
+        why=why,
+        of_members=has_lost_members,
+    )
     starts = dict(state.starts)
     if not isinstance(event, Exited):
         # There is no supervisor that could start them.
         starts = _without(starts, ranks)
     state = _without_ranks(state, ranks)
     state = replace(state, losses=[*state.losses, loss], starts=starts)
-    if not lost or not state.goes_on:
+    if not lost or not state.living_members:
         return state, []
+    if not state.goes_on:
+        # With --keep-going the others go on, but without those that are lost.
+        return _advance(state, now)
     may_start = len(state.starts) < state.restarts_left and not state.is_finishing
     if isinstance(event, Exited) and may_start:
         state = replace(state, starts={**state.starts, event.rank: inf})
-    answers = _tell_members(state, LOST, why)
+    answers = _tell_members(state, LOST, why) if has_lost_members else []
     state, more = _advance(state, now)
     return state, answers + more
 
@@ -289,7 +303,7 @@ def _advance(state: Membership, now: float) -> Step:
 
 
 def _begin(state: Membership, members: tuple[int, ...], now: float) -> Step:
-    losses = state.present_losses
+    losses = [loss for loss in state.present_losses if loss.of_members]
     added = tuple(rank for rank in members if rank in state.newcomers)
     stayed = {*members} - {*added}
     reasons = [loss.why for loss in losses]

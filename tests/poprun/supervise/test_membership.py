@@ -309,6 +309,25 @@ def test_one_that_was_started_again_too_late_is_killed() -> None:
     assert len(story.state.survived(was_stopped=False)) == 2
 
 
+def test_the_loss_of_one_that_is_being_started_is_no_change() -> None:
+    story = elastic(3, restarts_left=2)
+
+    story(1, killed(1), Clean(rank=1, left_behind=0), asks(0), asks(2))
+    story(2, Tick())
+    assert story(3, killed(1)) == []
+    assert story(3, Clean(rank=1, left_behind=0)) == []
+    assert story(4, Tick()) == ["start 1"]
+
+
+def test_those_that_wait_are_refused_when_too_few_are_left() -> None:
+    story = elastic(3)
+
+    story(1, killed(0), asks(1))
+    # With --keep-going the job does not stop.
+    assert story(2, killed(2)) == ["refused to 1"]
+    assert not story.state.goes_on
+
+
 # --- What counts as a failure.
 
 
