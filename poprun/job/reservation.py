@@ -54,6 +54,8 @@ RELEASE = os.path.join(
 FOR_RELEASE = ("HOME", "PATH", "SSL_CERT_FILE", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
 # By these, or by a configuration file, it finds the access key for a server.
 CLI_VARIABLES = "VIPU_CLI_"
+# How long a job that runs may wait for an answer, in seconds.
+SOON_S = 2
 # How long it may take besides what it waits for the inventory.
 RELEASE_START_S = 10.0
 
@@ -207,6 +209,25 @@ def preview(
     return granted, describe_grant(grant)
 
 
+def refusal_of_more(request: Request, environ: Mapping[str, str]) -> str:
+    """Return why a job cannot have the IPUs of a request besides those it holds.
+
+    It is asked while the job runs, so V-IPU has to answer soon.
+    """
+    options = request.partition_options
+    if options is None:
+        return ""
+    if options.name is not None:
+        return f"its partition {options.name} has the size that it has"
+    options = replace(options, timeout_s=min(options.timeout_s, SOON_S))
+    try:
+        with closing(_open(options, environ, is_copy=True)) as inventory:
+            launch_reserve.preview(inventory, _job_request(request, options))
+    except VipuError as error:
+        return str(error)
+    return ""
+
+
 def _reserve(
     request: Request,
     options: PartitionOptions,
@@ -273,7 +294,7 @@ def _job_request(request: Request, options: PartitionOptions) -> JobRequest:
         holder=Holder(
             user=user, job=request.identity, host=host, process=liveness.identify()
         ),
-        partition=partition.own_name(request.identity),
+        partition=partition.own_name(request.identity, request.partition_number),
         num_children=topology.num_instances,
         ipus_per_child=topology.ipus_per_instance,
         remove=options.remove,

@@ -76,9 +76,13 @@ def choose_host_servers(
     return servers.names[: min(enough or numbers[-1:], default=0)]
 
 
-def own_name(identity: str) -> str:
-    """Return the name of the partition of a job that names none."""
-    return f"poprun-{identity}"
+def own_name(identity: str, number: int = 0) -> str:
+    """Return the name of a partition of a job that names none.
+
+    Args:
+        number: How many such partitions the job has had before.
+    """
+    return f"poprun-{identity}{f'-{number}' if number else ''}"
 
 
 def expected_variables(options: PartitionOptions, identity: str) -> PartitionVariables:

@@ -165,8 +165,9 @@ class Request:
     settings_variables: Mapping[str, str] = field(default_factory=dict)
     # The variables that mpirun is told to forward, as the caller has them.
     forwarded: Sequence[str] = ()
-    # None for a job without IPUs.
+    # None for a job without IPUs; and how many partitions it has had before.
     partition_options: PartitionOptions | None = None
+    partition_number: int = 0
     # Whether the user asks for IPUs: otherwise the job may run without any.
     needs_ipus: bool = False
     notes: Sequence[str] = ()

@@ -155,6 +155,8 @@ def summary(job: View, rates: Mapping[int, Rates]) -> list[str]:
     parts.append(counted(job["num_replicas"], "replica"))
     if job.get("generation"):
         parts.append(f"generation {job['generation']}: {printable(job['changed'])}")
+    elif job.get("attempt") and job.get("changed"):
+        parts.append(f"attempt {job['attempt']}: {printable(job['changed'])}")
     if job["num_ipus"]:
         parts.append(counted(job["num_ipus"], "IPU"))
     program = printable(shlex.join(job["program"])).replace("\n", "\\n")

@@ -47,12 +47,14 @@ def _row(job: View) -> tuple[str, ...]:
     if "program" not in job:
         return job["id"][:SHOWN], "?", "?", "?", job["phase"], f"(PID {job['pid']})"
     running, size = job["num_running"], job["num_instances"]
-    hosts = job["hosts"]
+    hosts, phase = job["hosts"], job.get("step") or job["phase"]
+    if job.get("attempt"):
+        phase += f", attempt {job['attempt']}"
     return (
         job["id"][:SHOWN],
         clock(job["elapsed"]),
         str(size) if running == size else f"{running} of {size}",
         hosts[0] if len(hosts) == 1 else counted(len(hosts), "host") if hosts else "?",
-        job.get("step") or job["phase"],
+        phase,
         shlex.join(job["program"]),
     )

@@ -66,10 +66,8 @@ class RemotePreflight(Preflight):
         return replace(facts, environ=environ, ignored_signals=ignored)
 
     def check_mpi(self, mpi: Mpi) -> None:
-        if mpi.has_mpi:
-            # The agent runs without site-packages, and does not know them.
-            question = [mpi.path, mpi.title, site_packages()]
-            self.connection.ask(protocol.CHECK_MPI, question)
+        for kind, value in mpi_checks(mpi):
+            self.connection.ask(kind, value)
 
     def find_program(
         self, argv: Sequence[str], search_path: str | None, cwd: str
@@ -92,6 +90,13 @@ class RemotePreflight(Preflight):
                 protocol.READ_MEMORY, answer_type=MemoryCounters
             )
         return counters
+
+
+def mpi_checks(mpi: Mpi) -> list[tuple[int, Any]]:
+    """Return the messages that an agent refuses whose host lacks an mpirun."""
+    # The agent runs without site-packages, and does not know them.
+    value = [mpi.path, mpi.title, site_packages()]
+    return [(protocol.CHECK_MPI, value)] if mpi.has_mpi else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

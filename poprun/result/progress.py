@@ -41,10 +41,11 @@ class Progress:
 
     Args:
         began: When the job did, on the clock that `text` is asked with.
+        attempt: The number of its attempt.
     """
 
-    def __init__(self, instances: int, began: float) -> None:
-        self._instances = instances
+    def __init__(self, instances: int, began: float, attempt: int = 0) -> None:
+        self._instances, self._attempt = instances, attempt
         self._began = began
         self._started: set[int] = set()
         self._ended: set[int] = set()
@@ -101,7 +102,9 @@ class Progress:
             return ""
         wait = self._wait_to_reform() or self._long_wait(now)
         silent_s = 0.0 if wait else now - max(self._began, last_output)
-        return f"poprun: {wait}{self._phase(silent_s)} ({clock(int(elapsed))})"
+        attempt = f"attempt {self._attempt}, " if self._attempt else ""
+        line = f"{attempt}{wait}{self._phase(silent_s)}"
+        return f"poprun: {line} ({clock(int(elapsed))})"
 
     def _long_wait(self, now: float) -> str:
         """Return the collective that takes long, with the missing instances."""

@@ -34,6 +34,7 @@ from poprun.wire.events import HostsAvailable
 STAGES = Stages(
     preview=reservation.preview,
     reserve=reservation.reserve,
+    refusal_of_more=reservation.refusal_of_more,
     prepare=prepare,
     run_attempt=run_attempt,
 )

@@ -26,7 +26,6 @@ from poprun.output.stdin import Stdin, describe_unread
 from poprun.output.writer import write_text
 from poprun.plan.assignments import generation_variables
 from poprun.plan.values import Plan, new_generation
-from poprun.reach.host_search import SearchQuestion
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result import conclusion
 from poprun.result.formats import outcome_name
@@ -54,6 +53,9 @@ from poprun.wire.events import (
     HostsAvailable,
     Started,
 )
+
+# Gets the mark of the job, and says by a function why there are no more hosts.
+MakeSearch = Callable[[str, Callable[[str], None]], HostSearch | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +88,16 @@ def run_attempt(
     *,
     restarts_left: int = 0,
     clients: Clients | None = None,
-    question: SearchQuestion | None = None,
+    make_search: MakeSearch = lambda mark, warn: None,
+    changed: str = "",
 ) -> tuple[Verdict, Successor | None]:
     """Run one attempt of a job to its end, and report how it went.
 
     Args:
         restarts_left: How many restarts of --max-restarts are left.
         clients: The clients that the job had before, if it has served any.
-        question: What to look for while it runs, if the job may grow.
+        make_search: Returns what looks for more hosts while it runs.
+        changed: Why the attempt before this one has ended, "" for the first.
 
     Raises:
         HostUnreachableError: A host was lost before anything was started.
@@ -113,7 +117,7 @@ def run_attempt(
     mpirun.start()
     attempt = _RunningAttempt(job, plan, context, mpirun, links, restarts_left)
     clients = clients or Clients(plan.request.identity)
-    return attempt.run(clients, memory_before, question)
+    return attempt.run(clients, memory_before, make_search, changed)
 
 
 def wait_for_stdin(stdin: Stdin) -> None:
@@ -146,7 +150,7 @@ class _RunningAttempt:
         self._job, self._plan, self._context = job, plan, context
         self._mpirun, self._hosts = mpirun, hosts
         settings, environ = context.settings, context.caller_environ
-        self._progress = Progress(len(job.specs), time.monotonic())
+        self._progress = Progress(len(job.specs), time.monotonic(), plan.attempt.number)
         self._router = make_router(
             job, environ, self._progress.text if settings.shows_progress else None
         )
@@ -162,7 +166,8 @@ class _RunningAttempt:
         self,
         clients: Clients,
         memory_before: Mapping[HostSpec, MemoryCounters],
-        question: SearchQuestion | None,
+        make_search: MakeSearch,
+        changed: str,
     ) -> tuple[Verdict, Successor | None]:
         """Supervise the job, and report how it went.
 
@@ -170,11 +175,7 @@ class _RunningAttempt:
             memory_before: The counters of each host before mpirun was started.
         """
         tap = OutputTap()
-        clients.show(AttemptView(self._plan, tap.last_line), tap)
-        search = None
-        if question is not None:
-            environ, mark = self._context.environ, self._job.mark
-            search = HostSearch(question, environ, mark, self._log.warn)
+        clients.show(AttemptView(self._plan, tap.last_line, changed), tap)
         supervisor = Supervisor(
             self._job,
             self._mpirun,
@@ -183,7 +184,7 @@ class _RunningAttempt:
             self._listen,
             clients,
             self._environs,
-            search,
+            make_search(self._job.mark, self._log.warn),
         )
         supervisor.start()
         try:

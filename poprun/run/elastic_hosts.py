@@ -43,6 +43,10 @@ class ElasticHosts:
         # Of the last attempt: the hosts that were named, and those that took part.
         self._named: Sequence[HostSpec] = ()
         self._last: Members | None = None
+        # The hosts of the job before it was stopped to grow, and those that the next
+        # attempt has if it could not grow.
+        self._before_growth: Sequence[HostSpec] = ()
+        self._kept: Sequence[HostSpec] = ()
         # How often each host was lost, or could not be used by an attempt.
         self._losses: Counter[str] = Counter()
 
@@ -65,12 +69,14 @@ class ElasticHosts:
         """
         settings = self._context.settings
         self._losses.update(lost)
-        if growth is None:
-            named = self._name_hosts(guard)
-        else:
+        named: Sequence[HostSpec]
+        if growth is not None:
             # Another answer of a discovery script could make the job smaller.
             named = parse_hosts(",".join(growth.hosts))
-        self._named = named
+            self._before_growth = self._last.hosts if self._last else ()
+        else:
+            named = self._kept or self._name_hosts(guard)
+        self._named, self._kept = named, ()
         if self._bounds is None:
             self._bounds = read_bounds(settings, self._num_programs, len(named))
             if settings["host"] is not None:
@@ -100,6 +106,15 @@ class ElasticHosts:
         members = choose_members(_without(self._named, lost), self._bounds)
         return members.num_instances >= self._bounds.least_instances
 
+    def keep_members(self) -> None:
+        """Let the next attempt have the hosts from before a growth that has failed."""
+        self._kept = self._before_growth
+
+    def replicas_of(self, num_instances: int) -> int:
+        """Return how many replicas the job has with so many instances."""
+        assert self._bounds is not None
+        return self._bounds.replicas_of(num_instances)
+
     def question(self) -> SearchQuestion | None:
         """Return what to ask while an attempt runs; None if the job cannot grow."""
         settings, hosts = self._context.settings, self._context.hosts
@@ -111,7 +126,7 @@ class ElasticHosts:
         return SearchQuestion(
             members=members,
             bounds=bounds,
-            losses=self._losses,
+            losses=dict(self._losses),
             settings={name: settings[name] for name in SEARCH_OPTIONS},
             machines=hosts.machines(members.hosts),
         )

@@ -15,12 +15,14 @@ from poprun.plan.assignments import make_plan
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.topology import Topology
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
-from poprun.reach.host_search import SearchQuestion
+from poprun.reach.remote import mpi_checks
 from poprun.result.verdict import Verdict
 from poprun.run.attempt import Successor, wait_for_stdin
 from poprun.run.context import RunContext
 from poprun.run.elastic_hosts import ElasticHosts
 from poprun.supervise.guard_start import StartedGuard
+from poprun.supervise.host_search import HostSearch
+from poprun.wire.events import HostsAvailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class Stages:
     # With the arguments of the functions of these names.
     preview: Callable[..., tuple[PartitionVariables | None, str]]
     reserve: Callable[..., DeviceReservation]
+    refusal_of_more: Callable[..., str]
     prepare: Callable[..., Job]
     run_attempt: Callable[..., tuple[Verdict, Successor | None]]
 
@@ -82,6 +85,9 @@ class Preparation:
     ) -> None:
         self._request, self._context, self._stages = request, context, stages
         self._hosts, self._plan_again = hosts, plan_again
+        self._num_reservations = 0
+        # The needs for which there are devices.
+        self._reserved_for: tuple[Topology, bool] | None = None
         # A job that is refused must not reserve or show anything.
         context.enter("check")
         self._files = _check(request, context)
@@ -135,16 +141,55 @@ class Preparation:
                 self._change_hosts(last, time_left_s)
             return self.prepare(number, num_failures, first)
         except temporary as error:
+            if self._hosts is not None and last.growth is not None:
+                self._hosts.keep_members()
             raise HostUnreachableError(str(error)) from error
 
     def can_do_without(self, lost: Collection[str]) -> bool:
         """Return whether the next attempt does not need the hosts that are lost."""
         return self._hosts is not None and self._hosts.can_do_without(lost)
 
-    @property
-    def question(self) -> SearchQuestion | None:
-        """What to look for while the attempt runs; None if the job cannot grow."""
-        return None if self._hosts is None else self._hosts.question()
+    def make_search(self, mark: str, warn: Callable[[str], None]) -> HostSearch | None:
+        """Return what looks for hosts while the attempt runs.
+
+        Args:
+            mark: NAME=VALUE in the environment of every process of the job.
+            warn: Says why there are none.
+
+        Returns:
+            None if the job cannot grow.
+        """
+        question = None if self._hosts is None else self._hosts.question()
+        if question is None:
+            return None
+
+        environ = self._context.environ
+        question = replace(question, checks=mpi_checks(self._request.mpi))
+        return HostSearch(question, environ, mark, warn, self._refuse_growth)
+
+    def _refuse_growth(self, growth: HostsAvailable) -> str:
+        """Return why there are no IPUs for more instances; "" if there are."""
+        num_instances = growth.num_instances
+        assert self._hosts is not None
+        if self._reserved.partition is None:
+            return ""
+        topology = replace(
+            self._request.topology,
+            num_instances=num_instances,
+            num_replicas=self._hosts.replicas_of(num_instances),
+        )
+        request = replace(
+            self._request,
+            topology=topology,
+            partition_number=self._num_reservations,
+        )
+        refusal = self._stages.refusal_of_more(request, self._context.environ)
+        if not refusal:
+            return ""
+        return (
+            f"The job does not grow to {num_instances} instances, although "
+            f"{growth.why}: {refusal}"
+        )
 
     def _change_hosts(self, last: Successor, time_left_s: float) -> None:
         before, guard = self._request, last.guard
@@ -157,9 +202,14 @@ class Preparation:
         )
         self._files = _check(self._request, self._context)
         if self._needs() != self._reserved_for:
-            # The instances get other devices.
-            self.cancel(guard)
-            self._reserve(guard, time_left_s)
+            # The instances get other devices. A job that grows keeps those that it has
+            # until there are more.
+            held, grows = self._reserved, last.growth is not None
+            if not grows:
+                self.cancel(guard)
+            self._reserve(guard, time_left_s, waits=not grows)
+            if grows:
+                held.cancel(guard.tell)
 
     def _needs(self) -> tuple[Topology, bool]:
         """Return what the devices of the job depend on."""
@@ -168,15 +218,23 @@ class Preparation:
     def cancel(self, guard: StartedGuard) -> None:
         """Release the devices."""
         self._reserved.cancel(guard.tell)
-        self._reserved_for: tuple[Topology, bool] | None = None
+        self._reserved_for = None
 
-    def _reserve(self, guard: StartedGuard, time_left_s: float = inf) -> None:
-        context, request = self._context, self._request
-        options = request.partition_options
+    def _reserve(
+        self, guard: StartedGuard, time_left_s: float = inf, *, waits: bool = True
+    ) -> None:
+        context, options = self._context, self._request.partition_options
         if options is not None and options.wait_s is not None:
-            options = replace(options, wait_s=min(options.wait_s, time_left_s))
+            wait_s = min(options.wait_s, time_left_s) if waits else None
+            options = replace(options, wait_s=wait_s)
+        request = replace(
+            self._request,
+            partition_options=options,
+            partition_number=self._num_reservations,
+        )
+        self._num_reservations += 1
         self._reserved: DeviceReservation = self._stages.reserve(
-            replace(request, partition_options=options),
+            request,
             context.environ,
             guard.tell,
             guard.pid,

@@ -171,7 +171,8 @@ class Restarts:
             plan,
             restarts_left=self._num_left,
             clients=clients,
-            question=self._preparation.question,
+            make_search=self._preparation.make_search,
+            changed=self._causes[-1] if self._causes else "",
         )
 
     @property

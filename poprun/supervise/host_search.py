@@ -36,6 +36,8 @@ class HostSearch:
         question: The job now.
         mark: NAME=VALUE in the environment of every process of the job.
         warn: Says why hosts cannot be found.
+        refuse: Returns why the job cannot have the instances that have room; "" if it
+            can.
     """
 
     def __init__(
@@ -44,8 +46,9 @@ class HostSearch:
         environ: Mapping[str, str],
         mark: str,
         warn: Callable[[str], None],
+        refuse: Callable[[HostsAvailable], str] = lambda growth: "",
     ) -> None:
-        self._question, self._warn = question, warn
+        self._question, self._warn, self._refuse = question, warn, refuse
         own_mark = f"{PREFLIGHT_MARK}={os.urandom(16).hex()}"
         self._own_mark = os.fsencode(own_mark)
         # By its mark the guard ends what is left of it if poprun is killed.
@@ -66,8 +69,11 @@ class HostSearch:
             self._starts_at = time.monotonic()
 
     def take(self) -> HostsAvailable | None:
-        """Return the answer that has come, once."""
+        """Return the answer that has come and is accepted, once."""
         answer, self._answer = self._answer, None
+        if answer is not None and (refusal := self._refuse(answer)):
+            self._warn_once(refusal)
+            return None
         return answer
 
     def interests(self, now: float) -> Iterator[Interest]:

@@ -117,9 +117,12 @@ class AttemptView(JobView):
 
     Args:
         last_line: Returns the last line that an instance has written.
+        changed: Why the attempt before this one has ended, "" for the first.
     """
 
-    def __init__(self, plan: Plan, last_line: Callable[[int], str]) -> None:
+    def __init__(
+        self, plan: Plan, last_line: Callable[[int], str], changed: str = ""
+    ) -> None:
         partition = plan.partition
         super().__init__(
             id=plan.request.identity,
@@ -132,6 +135,7 @@ class AttemptView(JobView):
             num_ipus=0 if partition is None else plan.topology.num_ipus,
             partition=None if partition is None else partition.name,
             output_directory=_output_directory(plan),
+            changed=json_text(changed),
         )
         self._plan = plan
         self._last_line = last_line

@@ -1,9 +1,10 @@
 """Elastic jobs over hosts: the hosts of the next attempt after a loss or a return."""
 
 import json
+import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from beds.bed import Bed
@@ -17,12 +18,21 @@ PROGRAM = (
     "echo $RANK of $WORLD_SIZE, replicas $POPDIST_NUM_TOTAL_REPLICAS on $(uname -n)"
 )
 
+# Says which attempt it is, and what it is in that.
+ANNOUNCE = (
+    "touch /tmp/runs-$POPDIST_RESTART_COUNT-$RANK; "
+    "echo attempt $POPDIST_RESTART_COUNT after $TORCHELASTIC_RESTART_COUNT failures: "
+    "$RANK of $WORLD_SIZE on $(uname -n)"
+)
 
-def start(bed: Bed, mpi: str, *words: str) -> "subprocess.Popen[str]":
+
+def start(
+    bed: Bed, mpi: str, *words: str, program: str = PROGRAM
+) -> "subprocess.Popen[str]":
     path = "local" if mpi == "local" else mpirun_of(mpi)
     job: subprocess.Popen[str] = bed.front.start(
-        *("poprun", "--mpirun", path, "--offline-mode=yes", "--grace", "1"),
-        *("--max-restarts", "2", *words, "sh", "-c", PROGRAM),
+        *("poprun", "--mpirun", path, "--offline-mode=yes", "--grace=1"),
+        *("--max-restarts", "2", *words, "sh", "-c", program),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -32,12 +42,29 @@ def start(bed: Bed, mpi: str, *words: str) -> "subprocess.Popen[str]":
 
 def wait_until_they_run(bed: Bed, job: "subprocess.Popen[str]", *hosts: str) -> None:
     """Wait for the first attempt: each rank is on the host at its place."""
+    wait_for_marks(bed, job, "/tmp/runs-", hosts)
+
+
+def wait_for_attempt(
+    bed: Bed, job: "subprocess.Popen[str]", number: int, *hosts: str
+) -> None:
+    """Wait for an attempt with ANNOUNCE in its program."""
+    wait_for_marks(bed, job, f"/tmp/runs-{number}-", hosts)
+
+
+def wait_for_marks(
+    bed: Bed, job: "subprocess.Popen[str]", prefix: str, hosts: Sequence[str]
+) -> None:
     limit = time.monotonic() + 200
-    marks = [bed[host].path(f"/tmp/runs-{rank}") for rank, host in enumerate(hosts)]
+    marks = [bed[host].path(f"{prefix}{rank}") for rank, host in enumerate(hosts)]
     while not all(mark.exists() for mark in marks):
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < limit
         time.sleep(0.02)
+
+
+def send_to_poprun(bed: Bed, number: int) -> None:
+    bed.front.output("pkill", f"-{number}", "-f", "bin/poprun --mpirun")
 
 
 def assert_no_process_is_left(bed: Bed) -> None:
@@ -144,6 +171,120 @@ def test_a_job_grows_when_the_script_prints_another_host(
     events = bed.front.path("/tmp/events.json").read_text().splitlines()
     [growth] = [e for e in map(json.loads, events) if e["event"] == "hosts_available"]
     assert (growth["new_hosts"], growth["num_instances"]) == (["h2"], 3)
+    assert_no_process_is_left(bed)
+
+
+def test_a_lost_host_that_answers_again_takes_part_without_a_failure(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=2)
+    program = f"{ANNOUNCE}; test $POPDIST_RESTART_COUNT = 2 || sleep 600"
+    words = ("--host", "h0,h1", "-n", "2", "--min-instances", "1")
+    job = start(bed, "local", *words, program=program)
+    wait_for_attempt(bed, job, 0, "h0", "h1")
+    bed["h1"].stop_sshd()
+    bed["h1"].run("pkill", "-KILL", "-f", "host/agent_entry.py")
+    wait_for_attempt(bed, job, 1, "h0")
+    bed["h1"].start_sshd()
+    bed["h1"].note_own()
+    out, err = job.communicate(timeout=200)
+
+    assert job.returncode == 0, err
+    assert sorted(out.splitlines()) == [
+        "attempt 0 after 0 failures: 0 of 2 on h0",
+        "attempt 0 after 0 failures: 1 of 2 on h1",
+        "attempt 1 after 1 failures: 0 of 1 on h0",
+        "attempt 2 after 1 failures: 0 of 2 on h0",
+        "attempt 2 after 1 failures: 1 of 2 on h1",
+    ]
+    assert "    attempt 1: The job grows from 1 to 2 instances, because" in err
+    assert_no_process_is_left(bed)
+
+
+@pytest.mark.parametrize(
+    ("script", "warning"),
+    [
+        pytest.param("echo h0; exit 3", "exits with code 3", id="fails"),
+        pytest.param("echo '<html>'", "is not a host name", id="prints garbage"),
+        pytest.param(
+            "setsid sleep 600 >/dev/null & exec sleep 600", "", id="hangs and forks"
+        ),
+        pytest.param("kill -9 $PPID; sleep 600", "it begins again", id="kills"),
+    ],
+)
+def test_a_job_runs_on_whatever_the_script_does(
+    make_bed: Callable[..., Bed], script: str, warning: str
+) -> None:
+    bed = make_bed(hosts=2)
+    bed.front.path("/tmp/hosts").write_text("echo h0:1\n")
+    words = ("--host-discovery-script", "sh /tmp/hosts", "-n", "2", "--nnodes", "1:2")
+    # The second line is a mark that the script has run.
+    program = f"{ANNOUNCE}; while ! test -e /tmp/ran; do sleep 0.1; done; sleep 5"
+    job = start(bed, "local", *words, program=program)
+    wait_for_attempt(bed, job, 0, "h0")
+    bed.front.path("/tmp/hosts").write_text(f"touch /tmp/ran\n{script}\n")
+    out, err = job.communicate(timeout=200)
+
+    assert job.returncode == 0, err
+    assert out == "attempt 0 after 0 failures: 0 of 1 on h0\n"
+    assert warning in err
+    assert_no_process_is_left(bed)
+
+
+def test_a_host_that_is_lost_again_during_the_growth_is_left_out(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=2)
+    # The second host is gone before the first has ended.
+    program = (
+        f"{ANNOUNCE}; trap 'touch /tmp/stops; sleep 3; exit 0' TERM; "
+        "test $POPDIST_RESTART_COUNT != 0 || while :; do sleep 0.1; done"
+    )
+    bed.front.path("/tmp/hosts").write_text("h0:1\n")
+    words = ("--host-discovery-script", "cat /tmp/hosts", "-n", "2", "--nnodes", "1:2")
+    job = start(bed, "local", *words, "--grace", "20", program=program)
+    wait_for_attempt(bed, job, 0, "h0")
+    bed.front.path("/tmp/hosts").write_text("h0:1\nh1:1\n")
+    wait_for(bed.front.path("/tmp/stops").exists, "SIGTERM")
+    bed["h1"].stop_sshd()
+    out, err = job.communicate(timeout=200)
+
+    assert job.returncode == 0, err
+    assert sorted(out.splitlines()) == [
+        "attempt 0 after 0 failures: 0 of 1 on h0",
+        "attempt 1 after 0 failures: 0 of 1 on h0",
+    ]
+    assert "warning: The host h1 cannot be used" in err
+    assert_no_process_is_left(bed)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_job_that_is_ended_during_a_growth_leaves_nothing(
+    make_bed: Callable[..., Bed], number: int, code: int
+) -> None:
+    bed = make_bed(hosts=2)
+    program = f"{ANNOUNCE}; trap 'touch /tmp/stops' TERM; while :; do sleep 0.1; done"
+    bed.front.path("/tmp/hosts").write_text("h0:1\n")
+    # It starts processes that the guard finds if nothing else does.
+    hiding = "{ test ! -e /tmp/runs-0-0 || setsid sleep 601; } >/dev/null 2>&1 &"
+    script = f"sh -c '{hiding} cat /tmp/hosts'"
+    words = ("--host-discovery-script", script, "-n", "2", "--nnodes", "1:2")
+    job = start(bed, "local", *words, "--grace", "600", program=program)
+    wait_for_attempt(bed, job, 0, "h0")
+    bed.front.path("/tmp/hosts").write_text("h0:1\nh1:1\n")
+    wait_for(bed.front.path("/tmp/stops").exists, "SIGTERM")
+    send_to_poprun(bed, number)
+    if number == signal.SIGTERM:
+        # The program goes on, and the second signal kills it.
+        time.sleep(1)
+        assert job.poll() is None
+        send_to_poprun(bed, number)
+    out, err = job.communicate(timeout=200)
+
+    assert job.returncode == code, err
+    assert out == "attempt 0 after 0 failures: 0 of 1 on h0\n"
     assert_no_process_is_left(bed)
 
 

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from poprun.popctl.job_table import Rates, instance_lines, rates_of, summary
+from poprun.popctl.ps import _row
 
 
 def instance(index: int, **fields: Any) -> dict[str, Any]:
@@ -120,6 +121,13 @@ def test_what_is_not_known_yet_is_left_out_of_the_summary() -> None:
     view = job(instance(0, cpu_seconds=None, memory_kib=None), num_ipus=0)
 
     assert summary(view, {})[1] == "running for 1:01, 1 instance, 2 replicas"
+
+
+def test_a_later_attempt_says_why_the_one_before_has_ended() -> None:
+    view = job(instance(0), attempt=2, changed="The job grows.", num_ipus=0)
+
+    assert summary(view, {})[1].endswith("2 replicas, attempt 2: The job grows.")
+    assert _row(view)[4] == "running, attempt 2"
 
 
 def test_a_program_with_control_characters_stays_on_its_line() -> None:

@@ -95,6 +95,13 @@ def test_it_counts_what_runs_and_what_has_ended(
     assert text(3, 2.0, *events) == f"poprun: {phase} (0:02)"
 
 
+def test_it_names_a_later_attempt() -> None:
+    progress = Progress(1, 0.0, attempt=2)
+    progress.listen(Started(rank=0, pid=5))
+
+    assert progress.text(2.0) == "poprun: attempt 2, 1 instance running (0:02)"
+
+
 @pytest.mark.parametrize(
     ("seconds", "clock"), [(0.6, "0:00"), (61.9, "1:01"), (3723.0, "1:02:03")]
 )

@@ -12,7 +12,9 @@ from poprun.log import Log
 from poprun.options import grammar
 from poprun.options.settings import Settings, resolve_settings
 from poprun.reach.discovery import name_hosts
+from poprun.reach.host_search import SearchQuestion
 from poprun.run.elastic_hosts import ElasticHosts
+from poprun.wire.events import HostsAvailable
 
 GUARD: Any = object()
 
@@ -30,7 +32,7 @@ class PlayedContext:
         # The hosts that were tried, and those that were kept.
         self.tried: list[str] = []
         self.kept: list[str] = []
-        self.hosts = SimpleNamespace(keep=self.keep)
+        self.hosts = SimpleNamespace(keep=self.keep, machines=lambda hosts: ["m"])
 
     def keep(self, hosts: Sequence[HostSpec]) -> None:
         self.kept = [host.name for host in hosts]
@@ -52,8 +54,8 @@ class Play:
         self.context: Any = PlayedContext(*words)
         self.hosts = ElasticHosts(self.context, 1)
 
-    def attempt(self, *lost: str) -> Settings:
-        return self.hosts.settings_of_attempt(GUARD, lost)
+    def attempt(self, *lost: str, growth: HostsAvailable | None = None) -> Settings:
+        return self.hosts.settings_of_attempt(GUARD, lost, growth)
 
 
 def numbers(settings: Settings) -> tuple[str, int, int]:
@@ -151,3 +153,47 @@ def test_the_nodes_of_a_slurm_job_are_its_hosts() -> None:
 def test_the_hosts_are_named_in_one_way(words: Sequence[str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Play("-n", "2", *words).attempt()
+
+
+GROWING = (*FOUR, "--max-restarts", "3")
+
+
+def test_a_job_without_all_of_its_instances_asks_for_more_hosts() -> None:
+    play = Play(*GROWING)
+    play.context.away = {"d"}
+    play.attempt("b")
+    question = play.hosts.question()
+
+    assert question is not None
+    assert [host.name for host in question.members.hosts] == ["a", "c"]
+    assert question.losses == {"b": 1, "d": 1}
+    decoded = SearchQuestion.decode(question.encode())
+    assert decoded.losses == {"b": 1, "d": 1}
+    assert [host.name for host in decoded.members.hosts] == ["a", "c"]
+
+
+@pytest.mark.parametrize("words", [FOUR, GROWING])
+def test_a_job_that_cannot_grow_asks_for_nothing(words: Sequence[str]) -> None:
+    play = Play(*words)
+    if words is FOUR:
+        # Without --max-restarts it may not be able to go on.
+        play.context.away = {"d"}
+    play.attempt()
+
+    assert play.hosts.question() is None
+
+
+def test_a_job_grows_to_the_hosts_that_were_found_and_else_keeps_its_own() -> None:
+    play = Play("-n", "4", "--host-discovery-script", "./hosts", "--min-instances", "1")
+    play.context.discovered = "a:1"
+    play.attempt()
+    growth = HostsAvailable(
+        hosts=("a:1", "b:1"), new_hosts=("b",), num_running=1, num_instances=2
+    )
+    # The script prints others meanwhile.
+    play.context.discovered = "a:1,b:1,c:1"
+
+    assert numbers(play.attempt(growth=growth)) == ("a:1,b:1", 2, 2)
+    play.hosts.keep_members()
+    assert numbers(play.attempt("b")) == ("a:1", 1, 1)
+    assert numbers(play.attempt()) == ("a:1,b:1,c:1", 3, 3)

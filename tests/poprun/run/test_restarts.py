@@ -67,6 +67,8 @@ class Played:
         self.ends = list(ends)
         self.refusals = list(refusals)
         self.calls: list[object] = []
+        # Why each attempt had to be started.
+        self.changes: list[str] = []
         # How long each attempt but the first takes.
         self.attempt_s = 0.0
         self.failures: list[int] = []
@@ -95,7 +97,7 @@ class Played:
         self.undone.append("the job")
         return True
 
-    question = None
+    def make_search(self, mark: str, warn: object) -> None: ...
 
     def prepare_next(
         self, number: int, num_failures: int, last: Successor, time_left_s: float
@@ -119,10 +121,12 @@ class Played:
         *,
         restarts_left: int,
         clients: PlayedClients | None,
-        question: object,
+        make_search: object,
+        changed: str,
     ) -> End:
         assert (guard, plan) == (GUARD, "plan")
         self.calls.append("run" if restarts_left else "last")
+        self.changes.append(changed)
         if self.attempt_s:
             restarts.time.sleep(self.attempt_s)
         end = self.ends.pop(0)
@@ -286,6 +290,7 @@ def test_a_growth_is_followed_at_once_and_does_not_count(waits: list[float]) -> 
     assert played.run(3) == 0
     assert waits == [1, 2]
     assert played.failures == [1, 1, 2, 2]
+    assert played.changes == ["", FAILED, GROWN, FAILED, GROWN]
     assert played.calls == ["run", (1,), "run", (2,), "run", (3,), "run", (4,), "run"]
     assert f"    attempt 1: {GROWN}\n    attempt 2: {FAILED}" in played.said[-1]
 

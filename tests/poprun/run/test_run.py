@@ -25,6 +25,8 @@ from poprun.run import Stages
 from poprun.run.attempt import Successor
 from poprun.run.context import RunContext
 from poprun.run.restarts import StoppedError
+from poprun.vipu.errors import NoSpaceError
+from poprun.wire.events import HostsAvailable
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "MINE": "1", "POPDIST_JOB_ID": "outer"}
 GUARD: Any = Mock(pid=os.getpid())  # it lives
@@ -60,6 +62,7 @@ class Played:
         return Stages(
             preview=self.preview,
             reserve=self.reserve,
+            refusal_of_more=lambda request, environ: "",
             prepare=self.prepare,
             run_attempt=self.run_attempt,
         )
@@ -198,6 +201,17 @@ def test_devices_are_given_back_if_what_is_asked_for_cannot_be_shown(
     assert played.calls == ["reserve", "prepare", "cancel"]
 
 
+PLAIN_JOB = Job(
+    control="",
+    mark="",
+    mpirun=[],
+    mpirun_environment={},
+    specs=[],
+    descriptor_limits=(1, 1),
+    timeout=100.0,
+)
+
+
 class PlayedRestart(Played):
     """Stages whose first attempt fails, after which the job has other hosts.
 
@@ -224,15 +238,7 @@ class PlayedRestart(Played):
         self.note("prepare", context.environ)
         if self.later_failure is not None and plan.attempt.number:
             raise self.later_failure
-        return Job(
-            control="",
-            mark="",
-            mpirun=[],
-            mpirun_environment={},
-            specs=[],
-            descriptor_limits=(1, 1),
-            timeout=100.0,
-        )
+        return PLAIN_JOB
 
     def run_attempt(
         self, job: Any, guard: Any, plan: Plan, *, context: RunContext, **_: Any
@@ -270,6 +276,63 @@ def test_other_devices_are_waited_for_as_long_as_the_timeout_lasts(
     assert (first, first_wait, second) == (2, inf, 1)
     assert second_wait is not None
     assert 0 < second_wait <= 100
+
+
+class PlayedGrowth(Played):
+    """Stages whose first attempt is stopped to grow from 1 instance to 2."""
+
+    def __init__(self, hostfile: Path, refusal: PoprunError | None = None) -> None:
+        super().__init__()
+        hostfile.write_text("localhost:1\n")
+        self.hostfile, self.refusal = hostfile, refusal
+
+    def reserve(self, request: Request, environ: Mapping[str, str], *_: Any) -> Any:
+        self.calls.append(f"reserve {request.topology.num_instances}")
+        if request.partition_number == 1 and self.refusal is not None:
+            raise self.refusal
+        number = request.partition_number
+        return Mock(
+            partition=None,
+            lines=(),
+            with_devices=lambda job: job,
+            cancel=lambda tell: self.calls.append(f"cancel {number}"),
+        )
+
+    def prepare(self, plan: Plan, files: list[str], context: RunContext) -> Any:
+        self.calls.append(f"prepare {len(plan.assignments)}")
+        return PLAIN_JOB
+
+    def run_attempt(
+        self, job: Any, guard: Any, plan: Plan, *, context: RunContext, **_: Any
+    ) -> Any:
+        if plan.attempt.number:
+            return Verdict(exit_code=0), None
+        self.hostfile.write_text("localhost:2\n")
+        growth = HostsAvailable(
+            hosts=("localhost:2",), new_hosts=(), num_running=1, num_instances=2
+        )
+        clients = Mock(wait=lambda seconds: "")
+        grown = Verdict(exit_code=125, sentence="The job grows.", grows=True)
+        return grown, Successor(
+            guard=GUARD, clients=clients, growth=growth, has_failed=False
+        )
+
+
+@pytest.mark.usefixtures("no_wait")
+@pytest.mark.parametrize(
+    ("refusal", "calls"),
+    [
+        (None, ["reserve 2", "cancel 0", "prepare 2"]),
+        (NoSpaceError("There are too few."), ["reserve 2", "prepare 1"]),
+    ],
+)
+def test_a_job_that_grows_keeps_its_devices_until_it_has_more(
+    tmp_path: Path, refusal: PoprunError | None, calls: list[str]
+) -> None:
+    played = PlayedGrowth(tmp_path / "hosts", refusal)
+
+    assert play(played, *ELASTIC, "--hostfile", str(played.hostfile)) == 0
+    assert played.calls == ["reserve 1", "prepare 1", *calls]
 
 
 @pytest.mark.usefixtures("no_wait")
