@@ -187,6 +187,9 @@ def main(poprun: int, environ: Mapping[str, str]) -> None:
     # Whatever a discovery script starts stays below this process.
     own_process.become_subreaper()
     signal.signal(signal.SIGTERM, end)
-    if own_process.die_with_parent(signal.SIGTERM, poprun):
-        serve(partial(make_search, environ))
-    end()
+    try:
+        if own_process.die_with_parent(signal.SIGTERM, poprun):
+            serve(partial(make_search, environ))
+    finally:
+        # Also if poprun has closed the socket while an answer was written.
+        end()

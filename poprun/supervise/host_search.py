@@ -17,7 +17,7 @@ from poprun.host_specs import HostSpec, parse_hosts
 from poprun.output.waiter import READ, Interest
 from poprun.plan.elastic import find_growth
 from poprun.reach import host_search
-from poprun.reach.host_search import SearchQuestion
+from poprun.reach.host_search import LONGEST_PAUSE_S, SearchQuestion
 from poprun.reach.hosts import PREFLIGHT_MARK
 from poprun.wire.events import HostsAvailable
 
@@ -25,6 +25,8 @@ ENTRY = os.path.join(os.path.dirname(host_search.__file__), "host_search_entry.p
 # When a process that has ended is replaced at first; later, that long doubled.
 AGAIN_S = 10.0
 MOST_RECEIVED = 1 << 20
+# How long the process may take to read a question that the socket cannot hold.
+SEND_S = 2.0
 # How long its processes may take to end after SIGKILL.
 END_S = 2.0
 
@@ -117,16 +119,30 @@ class HostSearch:
         finally:
             theirs.close()
             os.close(errors)
-        ours.sendall(self._question.encode())
         self._link = ours
+        # A question is short: more than the socket holds would be read soon.
+        ours.settimeout(SEND_S)
+        try:
+            ours.sendall(self._question.encode())
+        except OSError:
+            self._restart()
 
     def _wait_to_start(self) -> None:
         self._starts_at = time.monotonic() + self._pause_s
-        self._pause_s *= 2
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _restart(self) -> None:
+        """End the process, and start it again later."""
+        self.end()
+        self._warn_once("The search for more hosts has ended; it begins again.")
+        self._wait_to_start()
 
     def _receive(self) -> None:
         assert self._link is not None
-        data = self._link.recv(MOST_RECEIVED)
+        try:
+            data = self._link.recv(MOST_RECEIVED)
+        except ConnectionError:
+            data = b""
         *lines, self._received = (self._received + data).split(b"\n")
         try:
             for line in lines:
@@ -134,9 +150,7 @@ class HostSearch:
         except (ValueError, KeyError, TypeError):
             data = b""
         if not data or len(self._received) > MOST_RECEIVED:
-            self.end()
-            self._warn_once("The search for more hosts has ended; it begins again.")
-            self._wait_to_start()
+            self._restart()
 
     def _take_in(self, message: Mapping[str, Any]) -> None:
         if failure := message.get("failure"):
