@@ -145,7 +145,7 @@ class Restarts:
             if successor.stopped_by:
                 raise StoppedError(successor.stopped_by)
             with _signals_raise():
-                self._sleep(wait, job, had_lost_hosts=bool(successor.lost_hosts))
+                self._sleep(wait, job, successor)
                 last = replace(successor, guard=self._guard)
                 prepared = self._preparation.prepare_next(
                     self._number, self._num_failures, last, self._time_left(job)
@@ -196,12 +196,14 @@ class Restarts:
         seconds = FIRST_WAIT_S * 2.0 ** (self._num_failures - 1)
         return max(least, min(seconds, LONGEST_WAIT_S))
 
-    def _sleep(self, seconds: float, job: Job, *, had_lost_hosts: bool) -> None:
+    def _sleep(self, seconds: float, job: Job, successor: Successor) -> None:
         """Wait, with a guard that lives all the time."""
+        number = self._num_failures + self._num_in_place
+        count = f": restart {number} of at most {self._most}"
         if seconds:
             self._log.say(
-                f"the job will be started again in {seconds:g} s: restart "
-                f"{self._num_failures + self._num_in_place} of at most {self._most}."
+                f"the job will be started again in {seconds:g} s"
+                f"{count if successor.has_failed else ''}."
             )
         self._context.recorder.wait_for_restart(seconds)
         self._show("waiting to start the job again")
@@ -212,7 +214,7 @@ class Restarts:
             self._keep_guard(job)
         self._show("checking the hosts")
         if job.devices is not None:
-            if had_lost_hosts:
+            if successor.lost_hosts:
                 job.devices.detach_all()
             # The guard before this one had to end first.
             job.devices.live_with(self._guard.pid)

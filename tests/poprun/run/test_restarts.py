@@ -311,6 +311,7 @@ def test_hosts_that_cannot_be_used_after_all_are_left_out_and_do_not_count(
     assert played.run(1) == 0
     assert played.calls == ["run", (1,), "last", (2,), (3, "b"), "last"]
     assert played.failures == [1, 1, 1]
+    assert "poprun: the job will be started again in 16 s.\n" in played.said
 
 
 def test_a_growth_for_which_the_timeout_leaves_no_time_is_a_timeout() -> None:
