@@ -46,6 +46,7 @@ def group_norm(
         name: The name of the scope, where it has none.
     """
     inputs = tf.convert_to_tensor(inputs)
+    _check_axis(inputs, channels_axis, groups)
     initializers = {
         "beta": tf.compat.v1.zeros_initializer(),
         "gamma": tf.compat.v1.ones_initializer(),
