@@ -1,5 +1,8 @@
 """Each name that public programs use works, or refuses in words."""
 
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from operator import attrgetter
 
@@ -88,7 +91,7 @@ serving.export_keras summary_ops.get_ipu_reports
 summary_ops.ipu_compile_summary within_replica_ops.all_gather
 internal_ops.get_current_iteration_counter
 all_to_all_op.all_to_all utils.extract_compile_reports utils.export_dataset_to_file
-optimizers.AutomaticLossScalingOptimizer
+optimizers.AutomaticLossScalingOptimizer keras.optimizers.ALSOptimizer
 keras.layers.EffectiveTransformer keras.layers.CTCInferenceLayer
 """
 
@@ -135,6 +138,33 @@ def test_modules_can_be_imported_by_their_names() -> None:
     from tensorflow.python.ipu.ops.pipelining_ops import pipeline
 
     assert pipelining_ops.pipeline is pipeline
+
+
+KERAS_NAMES = """
+from tensorflow.python import ipu
+from tensorflow import keras
+with keras.ipu.PipelineStage(0): pass
+from tensorflow.keras import ipu as first
+from tensorflow.keras.ipu import PipelineStage
+from keras import ipu as second
+from keras.ipu.optimizers import ALSOptimizer
+import tensorflow as tf, tf_keras
+assert first is second is tf.keras.ipu is tf_keras.ipu is ipu.keras
+assert PipelineStage is ipu.keras.PipelineStage
+"""
+
+
+@pytest.mark.parametrize("legacy", ["0", "1"])
+def test_keras_has_the_package_by_the_name_that_graphcores_keras_has(
+    legacy: str,
+) -> None:
+    program = "import popdist.sdk; popdist.sdk.install()\n" + KERAS_NAMES
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, "TF_USE_LEGACY_KERAS": legacy},
+        check=True,
+        timeout=280,
+    )
 
 
 @pytest.mark.parametrize(

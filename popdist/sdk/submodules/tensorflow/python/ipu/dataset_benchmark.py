@@ -50,7 +50,7 @@ def dataset_benchmark(
         return text.encode()
 
     elements = number_of_epochs * elements_per_epochs
-    times = _times(dataset.take(elements), elements_per_epochs)
+    times = _times(dataset, elements)[::elements_per_epochs]
     text = tf.numpy_function(report, [times], tf.string)
     text.set_shape([])
     return text
@@ -74,22 +74,12 @@ def infeed_benchmark(
     )
 
 
-def _times(dataset: Any, each: int) -> Any:
-    """Return the time before the first element, and after each number of elements."""
-
-    def step(state: Any, element: Any) -> Any:
-        count, times = state
-        count += 1
-        times = tf.cond(
-            tf.equal(count % each, 0),
-            lambda: tf.concat([times, [tf.timestamp()]], 0),
-            lambda: times,
-        )
-        times.set_shape([None])
-        return count, times
-
-    _, times = dataset.reduce((tf.constant(0), tf.reshape(tf.timestamp(), [-1])), step)
-    return times
+def _times(dataset: Any, elements: int) -> Any:
+    """Return the time before the first element, and after each element."""
+    start = tf.timestamp()
+    stamps = dataset.take(elements).map(lambda *_: tf.timestamp()).batch(elements)
+    with tf.control_dependencies([start]):
+        return tf.concat([[start], stamps.get_single_element()], 0)
 
 
 def _text(seconds: list[float], elements: int, nbytes: int, each_epoch: bool) -> str:

@@ -12,15 +12,11 @@ from .gradient_accumulation import (
     parse_method,
 )
 from .ops.cross_replica_ops import cross_replica_mean
-from .refusals import add_modules, refused
+from .refusals import LOSS_SCALING, add_modules, refused
 
 _SUM = GradientAccumulationReductionMethod.SUM
 
-AutomaticLossScalingOptimizer = refused(
-    "AutomaticLossScalingOptimizer",
-    "it reads statistics of float16 gradients on the chip. Use "
-    "tf.keras.mixed_precision.LossScaleOptimizer.",
-)
+AutomaticLossScalingOptimizer = refused("AutomaticLossScalingOptimizer", LOSS_SCALING)
 
 
 class IpuOptimizer(tf.compat.v1.train.Optimizer):

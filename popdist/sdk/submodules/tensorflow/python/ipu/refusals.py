@@ -11,6 +11,10 @@ PACKAGE = "tensorflow.python.ipu"
 
 # Why there is nothing to read of what an IPU has done.
 NO_REPORTS = "no program is compiled for an IPU, so there are no events and reports."
+LOSS_SCALING = (
+    "it reads statistics of float16 gradients on the chip. Use "
+    "tf.keras.mixed_precision.LossScaleOptimizer."
+)
 
 _NO_ESTIMATORS = "TensorFlow has had no estimators since 2.16. "
 _HOROVOD_STRATEGY = "use distributed.popdist_strategy.PopDistStrategy under poprun."

@@ -14,9 +14,12 @@ from ..gradient_accumulation import (
     parse_method,
 )
 from ..ops.cross_replica_ops import cross_replica_mean
+from ..refusals import LOSS_SCALING, refused
 
 Optimizer = Any
 _SUM = GradientAccumulationReductionMethod.SUM
+
+ALSOptimizer = refused("ALSOptimizer", LOSS_SCALING)
 
 
 def GradientAccumulationOptimizer(
