@@ -104,8 +104,14 @@ def test_channels_that_cannot_be_grouped_are_refused() -> None:
         norm(tf.ones([2, 4]), 3)
     with pytest.raises(ValueError, match="on axis 2, but must be on axis 1 or the"):
         norm(tf.ones([2, 4, 4, 4]), 2, channels_axis=2)
-    with pytest.raises(ValueError, match="Axis 5 is out of bounds"):
-        norm(tf.ones([2, 4]), 2, channels_axis=5)
+    for normalise in (norm, ipu.normalization_ops.instance_norm):
+        with pytest.raises(ValueError, match="Axis 5 is out of bounds"):
+            normalise(tf.ones([2, 4]), channels_axis=5)
+        with tf.Graph().as_default():
+            with pytest.raises(ValueError, match="Inputs of undefined rank"):
+                normalise(v1.placeholder(tf.float32))
+            with pytest.raises(ValueError, match="an undefined channel dimension: set"):
+                normalise(v1.placeholder(tf.float32, [1, 3, None]))
 
 
 def test_products_look_ups_and_sums_of_segments() -> None:
@@ -158,7 +164,7 @@ def test_a_data_set_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
 
     text = ipu.dataset_benchmark.dataset_benchmark(dataset, 2, 5)
 
-    epochs = json.loads(text.numpy())["epochs"]
+    epochs = json.loads(text.numpy()[0].decode())["epochs"]
     assert [epoch["elements_processed"] for epoch in epochs] == [5, 5]
     assert [epoch["total_bytes_processed"] for epoch in epochs] == [80, 80]
     assert all(epoch["elements_per_second"] > 0 for epoch in epochs)
@@ -169,12 +175,21 @@ def test_a_data_set_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
         ipu.dataset_benchmark.dataset_benchmark([1], 1, 5)
 
 
+def test_a_data_set_without_data_is_not_measured() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        dataset = tf.data.Dataset.from_tensors(np.zeros([4, 0], np.float32)).repeat()
+        measured = ipu.dataset_benchmark.dataset_benchmark(dataset, 1, 5)
+
+        with pytest.raises(tf.errors.InvalidArgumentError, match="dimension of size 0"):
+            session.run(measured)
+
+
 def test_a_queue_is_measured_in_a_session() -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         queue = IPUInfeedQueue(tf.data.Dataset.range(4).repeat())
         measured = ipu.dataset_benchmark.infeed_benchmark(queue, 1, 3, False)
 
-        [epoch] = json.loads(session.run(measured))["epochs"]
+        [epoch] = json.loads(session.run(measured)[0])["epochs"]
 
     assert epoch["total_bytes_processed"] == 24
     with pytest.raises(TypeError, match="of type `IPUInfeedQueue`"):

@@ -18,7 +18,7 @@ def dataset_benchmark(
     apply_debug_options: bool = True,
     do_memcpy: bool = True,
 ) -> Any:
-    """Return a tensor with a JSON text on each epoch: elements, bytes and seconds.
+    """Return a vector of one JSON text on all epochs: elements, bytes and seconds.
 
     Args:
         dataset: The data set.
@@ -39,20 +39,26 @@ def dataset_benchmark(
     ):
         if value < 1:
             raise ValueError(f"Expected `{name}` to be at least 1.")
-    nbytes = sum(
+    sizes = [
         spec.shape.num_elements() * spec.dtype.size
         for spec in tf.nest.flatten(dataset.element_spec)
-    )
+    ]
 
-    def report(times: np.ndarray[Any, np.dtype[Any]]) -> bytes:
+    def report(times: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, Any]:
+        if 0 in sizes:
+            # TensorFlow raises an InvalidArgumentError for it.
+            raise ValueError(
+                "Detected a tensor in the dataset with a dimension of size 0: there is "
+                "nothing to measure. Leave it out."
+            )
         seconds = np.diff(times).tolist()
-        text = _text(seconds, elements_per_epochs, nbytes, print_stats)
-        return text.encode()
+        text = _text(seconds, elements_per_epochs, sum(sizes), print_stats)
+        return np.array([text.encode()])
 
     elements = number_of_epochs * elements_per_epochs
     times = _times(dataset, elements)[::elements_per_epochs]
     text = tf.numpy_function(report, [times], tf.string)
-    text.set_shape([])
+    text.set_shape([1])
     return text
 
 

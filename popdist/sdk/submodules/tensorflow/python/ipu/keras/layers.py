@@ -50,7 +50,7 @@ class GroupNormalization(tf.keras.layers.Layer):
     def __init__(
         self,
         dtype: Any = tf.float32,
-        groups: int = 2,
+        groups: int | None = 2,
         channels_axis: int = -1,
         center: bool = True,
         scale: bool = True,
@@ -65,7 +65,7 @@ class GroupNormalization(tf.keras.layers.Layer):
 
         Args:
             dtype: The type of its weights.
-            groups: How many groups of channels.
+            groups: How many groups of channels; None for a group of each channel.
             channels_axis: The axis of the channels: 1, or the last.
             center: Whether to add the weight beta.
             scale: Whether to multiply by the weight gamma.
@@ -105,7 +105,7 @@ class GroupNormalization(tf.keras.layers.Layer):
         """Return the normalised inputs."""
         return normalise(
             inputs,
-            self._number_of_groups(inputs),
+            self.groups,
             self.channels_axis,
             self.epsilon,
             self._strided,
@@ -113,15 +113,12 @@ class GroupNormalization(tf.keras.layers.Layer):
             self.beta,
         )
 
-    def _number_of_groups(self, inputs: Any) -> int:
-        return self.groups
-
 
 class InstanceNormalization(GroupNormalization):
     """Gives each channel of a sample mean 0 and variance 1."""
 
-    def _number_of_groups(self, inputs: Any) -> int:
-        return int(inputs.shape[self.channels_axis])
+    def __init__(self, dtype: Any = tf.float32, **kwargs: Any) -> None:
+        super().__init__(dtype, None, **kwargs)
 
 
 class LayerNormalization(GroupNormalization):

@@ -10,7 +10,7 @@ Tensor = Any
 
 def group_norm(
     inputs: Tensor,
-    groups: int = 2,
+    groups: int | None = 2,
     channels_axis: int = -1,
     reduction_axes: Any = None,
     center: bool = True,
@@ -29,7 +29,7 @@ def group_norm(
 
     Args:
         inputs: A tensor of a known shape.
-        groups: How many groups of channels.
+        groups: How many groups of channels; None for a group of each channel.
         channels_axis: The axis of the channels: 1, or the last.
         reduction_axes: Has no effect in the original.
         center: Whether to add the variable beta.
@@ -97,16 +97,17 @@ def instance_norm(
 
     `group_norm` has the same arguments after the axis.
     """
-    channels = tf.convert_to_tensor(inputs).shape[channels_axis]
     return group_norm(
-        inputs, channels, channels_axis, *args, **{"name": "InstanceNorm", **kwargs}
+        inputs, None, channels_axis, *args, **{"name": "InstanceNorm", **kwargs}
     )
 
 
-def _check_axis(inputs: Tensor, axis: int, groups: int) -> int:
+def _check_axis(inputs: Tensor, axis: int, groups: int | None) -> int:
     """Return the axis of the channels, from 0, if they can be divided into groups."""
     rank = inputs.shape.rank
-    if rank is None or not -rank <= axis < rank:
+    if rank is None:
+        raise ValueError("Inputs of undefined rank cannot be normalised: set a shape.")
+    if not -rank <= axis < rank:
         raise ValueError(f"Axis {axis} is out of bounds for the shape {inputs.shape}.")
     axis %= rank
     if axis not in (1, rank - 1):
@@ -114,14 +115,19 @@ def _check_axis(inputs: Tensor, axis: int, groups: int) -> int:
             f"The channels are on axis {axis}, but must be on axis 1 or the last."
         )
     channels = inputs.shape[axis]
-    if groups > channels or channels % groups:
+    if channels is None:
+        raise ValueError(
+            f"Inputs of the shape {inputs.shape} have an undefined channel dimension: "
+            f"set the size of axis {axis}."
+        )
+    if groups is not None and (groups > channels or channels % groups):
         raise ValueError(f"{channels} channels cannot be divided into {groups} groups.")
     return axis
 
 
 def normalise(
     inputs: Tensor,
-    groups: int,
+    groups: int | None,
     channels_axis: int,
     epsilon: float,
     strided: bool,
@@ -131,6 +137,7 @@ def normalise(
     """Return a normalised tensor, times gamma, plus beta; see `group_norm`."""
     axis = _check_axis(inputs, channels_axis, groups)
     shape = tf.shape(inputs)
+    groups = groups or inputs.shape[axis]
     each = inputs.shape[axis] // groups
     parts = [each, groups] if strided else [groups, each]
     split = tf.reshape(
