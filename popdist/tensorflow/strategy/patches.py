@@ -54,7 +54,7 @@ _OF_STRATEGIES: dict[str, Callable[..., Any]] = {
     "TFEpochIterator.__init__": keras_steps.make_epoch_iterator,
     "ArrayDataAdapter.get_tf_dataset": keras_steps.dataset_of_arrays,
     "DataHandler._configure_dataset_and_inferred_steps": keras_steps.configure_steps,
-    # The models of Keras 3, and those of tf_keras.
+    # TensorFlowTrainer is of Keras 3, and Model of tf_keras.
     "TensorFlowTrainer._maybe_symbolic_build": keras_steps.build_with_batch,
     "TensorFlowTrainer.make_train_function": _mean_logs,
     "TensorFlowTrainer.make_test_function": _mean_logs,

@@ -67,7 +67,7 @@ _OPTIMIZERS = (
     "map_gradient_optimizer",
     "sharded_optimizer",
 )
-# Names of modules, and the modules that have what programs import from them.
+# Further names of modules, and the modules.
 _ALIASES = {
     "distributed.host_collective_ops": "distributed",
     "horovod.ipu_multi_replica_strategy": "distributed.popdist_strategy",

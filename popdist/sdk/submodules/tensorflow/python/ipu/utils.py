@@ -105,8 +105,13 @@ def _option_of(argument: str) -> str | None:
 def _parameter(text: str) -> Parameter:
     name, _, default = text.partition("=")
     option = _option_of(name)
-    value = ast.literal_eval(default) if default else option and OPTIONS[option].default
-    value = Parameter.empty if value is ... else value
+    value: Any
+    if default == "...":
+        value = Parameter.empty
+    elif default:
+        value = ast.literal_eval(default)
+    else:
+        value = OPTIONS[option].default if option is not None else None
     return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value)
 
 

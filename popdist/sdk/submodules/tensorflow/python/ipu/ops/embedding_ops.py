@@ -62,11 +62,10 @@ class HostEmbeddingSGDGAOptimizerSpec(HostEmbeddingOptimizerSpec):
 
 
 class HostEmbedding:
-    """A table that is trained where it is looked up, not by the program's optimizer.
+    """A table that gradient descent changes as soon as gradients are computed.
 
-    Where a program computes the gradients of its trainable variables, the table changes
-    by the gradients of all replicas. A trainable variable without effect, the dummy,
-    makes the optimizer ask for them.
+    The program's optimizer does not change it. It has a trainable variable without
+    effect, the dummy, so that the optimizer computes gradients of look-ups.
     """
 
     def __init__(
@@ -143,7 +142,6 @@ class HostEmbedding:
     def _update(self, indices: Any, gradient: Any) -> Any:
         """Change the table by the gradients of rows, on all replicas alike."""
         width = self._table.shape[1]
-        # The optimizers of TensorFlow make no gradient of tables dense, either.
         rows = tf.reshape(all_gather(gradient), [-1, width])
         places = tf.reshape(all_gather(indices), [-1])
         change = rows * tf.cast(self._spec.get_learning_rate(), rows.dtype)
