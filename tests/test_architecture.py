@@ -151,6 +151,7 @@ STAND_INS_IMPORT = {
     "libpvti": {"popdist"},
     "tensorflow.compiler.plugin": set(),
     "tensorflow.python.ipu": {"numpy", "popdist"},
+    "tensorflow.python.ipu.keras": {"popdist", "wrapt"},
     "tensorflow.python.ipu.horovod": {"horovod", "popdist"},
 }
 

@@ -129,12 +129,31 @@ def test_products_look_ups_and_sums_of_segments() -> None:
         ipu.math_ops.serialized_matmul(a, a, 2, "columns")
 
 
-def test_images_get_a_fourth_channel() -> None:
+@pytest.mark.parametrize(
+    ("given", "returned"),
+    [(np.uint8, "float16"), (np.float16, "float16"), (np.float32, "float32")],
+)
+def test_images_get_a_fourth_channel(given: type, returned: str) -> None:
     image = ipu.image_ops.normalise_image(
-        np.array([[255, 0, 51]], np.uint8), [0.5, 0.0, 0.0], [2.0, 1.0, 10.0], 1 / 255
+        np.array([[255, 0, 51]], given), [0.5, 0.0, 0.0], [2.0, 1.0, 10.0], 1 / 255
     )
 
-    np.testing.assert_allclose(image, [[1.0, 0.0, 2.0, 0.0]], rtol=1e-6)
+    assert image.dtype.name == returned
+    np.testing.assert_allclose(image, [[1.0, 0.0, 2.0, 0.0]], rtol=1e-3)
+
+
+def test_images_have_three_channels() -> None:
+    normalise = ipu.image_ops.normalise_image
+    three, two = [1.0, 2.0, 3.0], [1.0, 2.0]
+
+    with pytest.raises(ValueError, match="has 2 channels, expected 3"):
+        normalise(tf.ones([4, 2]), three, three)
+    with pytest.raises(ValueError, match=r"channel_offsets must .* 3, but was \(2,\)"):
+        normalise(tf.ones([4, 3]), two, three)
+    with pytest.raises(ValueError, match=r"channel_scales must .* 3, but was \(2,\)"):
+        normalise(tf.ones([4, 3]), three, two)
+    with pytest.raises(TypeError, match="is of int32, but must be of float16, float32"):
+        normalise(tf.ones([4, 3], tf.int32), three, three)
 
 
 def test_operations_that_change_no_tensor() -> None:
