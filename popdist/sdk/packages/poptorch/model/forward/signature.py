@@ -6,7 +6,7 @@ Any: a model's forward takes objects of all kinds.
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch.utils._pytree import tree_flatten
@@ -21,40 +21,39 @@ class MissingArgumentError(Error, TypeError):
     """A call gives no value to an argument of forward that has no default."""
 
 
-@dataclass(frozen=True, slots=True)
-class InputKind:
-    """The constant part of an input: type, and shape of a tensor or value of others."""
+class InputKind(NamedTuple):
+    """The constant part of an input."""
 
     type: str
-    shape: tuple[int, ...] | None = None
-    value: str | None = None
+    # "Shape" for a tensor, "Value" for others.
+    label: str
+    detail: str | None
 
     @classmethod
-    def of(cls, value: object) -> "InputKind":
+    def of(cls, value: object) -> Self:
         """Return the kind of an input."""
         if isinstance(value, torch.Tensor):
-            return cls(str(value.dtype), shape=tuple(value.shape))
+            return cls(str(value.dtype), "Shape", str(value.shape))
         constant = repr(value) if isinstance(value, _CONSTANTS) else None
-        return cls(type(value).__name__, value=constant)
+        return cls(type(value).__name__, "Value", constant)
 
     def mismatch(self, name: str, other: "InputKind") -> str:
         """Return a sentence that says how another input differs."""
-        if self.type != other.type:
+        if self.type == other.type:
+            label, texts = self.label, [self.detail, other.detail]
+        else:
             # A tensor's dtype only matters next to another tensor.
-            alike = (self.shape is None) == (other.shape is None)
-            types = [
-                each.type
-                if alike or each.shape is None
-                else f"torch.Tensor, {each.type}"
-                for each in (self, other)
-            ]
-            return f"Type mismatch for {name}: expected {types[0]} but got {types[1]}."
-        if self.shape is not None and other.shape is not None:
-            sizes = torch.Size(self.shape), torch.Size(other.shape)
-            return f"Shape mismatch for {name}: expected {sizes[0]} but got {sizes[1]}."
-        return (
-            f"Value mismatch for {name}: expected {self.value} but got {other.value}."
-        )
+            is_plain = self.label == other.label
+            label, texts = (
+                "Type",
+                [
+                    kind.type
+                    if is_plain or kind.label == "Value"
+                    else f"torch.Tensor, {kind.type}"
+                    for kind in (self, other)
+                ],
+            )
+        return f"{label} mismatch for {name}: expected {texts[0]} but got {texts[1]}."
 
 
 @dataclass(frozen=True, slots=True)
