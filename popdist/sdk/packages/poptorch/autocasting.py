@@ -371,11 +371,12 @@ class _Casts(TorchFunctionMode):
             for name, value in kwargs.items()
         }
         result = func(*cast_args, **cast_kwargs)
-        originals = _statistics(func, args, kwargs)
-        copies = _statistics(func, cast_args, cast_kwargs)
-        for original, copied in zip(originals, copies, strict=True):
-            if original is not copied:
-                original.copy_(copied)
+        if operation.name in ("batch_norm", "instance_norm"):
+            originals = _statistics(func, args, kwargs)
+            copies = _statistics(func, cast_args, cast_kwargs)
+            for original, copied in zip(originals, copies, strict=True):
+                if original is not copied:
+                    original.copy_(copied)
         return result
 
 
@@ -391,8 +392,6 @@ def _has_inplace(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
 
 def _statistics(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     """Return the running statistics, which a normalisation changes in place."""
-    if func.__name__ not in ("batch_norm", "instance_norm"):
-        return []
     # The second and third argument in torch.nn.functional.
     at = 1 if isinstance(func, FunctionType) else 3
     return [*args[at : at + 2], kwargs.get("running_mean"), kwargs.get("running_var")]

@@ -73,7 +73,7 @@ class Optimizer:
 
         Args:
             arguments: All arguments.
-            torch_arguments: Those of torch.optim's optimizer.
+            torch_arguments: The arguments of torch.optim's optimizer.
         """
         for name, dtype in arguments.items():
             if not name.endswith("accum_type"):

@@ -168,7 +168,7 @@ class LAMB(Optimizer, _PlainLAMB):
 
     _torch = _PlainLAMB
     _steps_as_torch = False
-    # Those that have the weights of a group of replicas in each row.
+    # The weights with a row for each group of replicas.
     weights_with_rows: Container[Tensor] = ()
     _arguments = """
     lr betas eps weight_decay bias_correction loss_scaling max_weight_norm accum_type

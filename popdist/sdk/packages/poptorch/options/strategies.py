@@ -65,7 +65,7 @@ class _IExecutionStrategy:
     `auto_stage` is how other blocks get a stage; None: there may be no others.
     """
 
-    # What Options.toDict has of the strategy.
+    # The strategy's entries in Options.toDict().
     _backend: Mapping[str, Any]
 
     def __init__(self, stages: Sequence[Stage], auto_stage: AutoStage | None) -> None:

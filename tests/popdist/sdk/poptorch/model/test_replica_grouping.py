@@ -230,7 +230,7 @@ def test_running_means_are_over_the_replicas_of_a_group(by_accumulator: bool) ->
         group = replica % 2
         y = inputs[step, replica] @ plain.weight[group]
         y = (y @ plain.inner.weight.T + plain.inner.bias[group]).tanh()
-        # Of the 8 micro-batches, 4 are of each group.
+        # Each group has 4 of the 8 micro-batches.
         ((y**2).mean() / 4).backward()
     assert plain.inner.weight.grad is not None
     # All replicas share this one.
