@@ -78,6 +78,24 @@ def test_the_death_of_one_ends_the_others(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("scripts", "code"),
+    [
+        (["kill -KILL $$", "sleep 2; touch ended"], 0),
+        (["exit 3", "sleep 2; touch ended; exit 4"], 3),
+    ],
+)
+def test_with_survive_the_others_go_on_after_a_failure(
+    scripts: list[str], code: int, tmp_path: Path
+) -> None:
+    words = [word for script in scripts for word in (*sh(script), ":")][:-1]
+
+    with local("--survive", *words, cwd=tmp_path) as launcher:
+        assert launcher.wait(200) == code
+    # Otherwise it would have been killed after 1.5 seconds.
+    assert (tmp_path / "ended").exists()
+
+
 def test_sigterm_ends_even_those_that_do_not_listen(tmp_path: Path) -> None:
     deaf = sh("trap '' TERM; echo ready; while :; do sleep 0.1; done")
 

@@ -415,6 +415,22 @@ def test_a_python_that_a_fault_ends_may_lack_its_faulthandler(
     assert shim.wait(protocol.EXITED)[6] == lacks_faulthandler
 
 
+def test_another_spec_starts_a_program_that_has_ended_again(shim: Driven) -> None:
+    first = shim.start("sh", "-c", "kill -KILL $$")
+    assert shim.wait(protocol.EXITED)[0] == b"9"
+    assert shim.wait(protocol.CLEAN) == [b"0"]
+
+    second = shim.start("sh", "-c", "trap '' TERM; touch ready; sleep 600 & wait")
+    shim.appears("ready")
+    assert second != first
+    shim.send(protocol.KILL)
+    status, *_, by, _ = shim.wait(protocol.EXITED)
+    assert (status, by) == (b"9", protocol.BY_POPRUN)
+    shim.wait(protocol.CLEAN)
+    shim.send(protocol.RELEASE)
+    assert shim.process.wait(LIMIT_S) == 0
+
+
 def test_leftovers_of_a_program_that_has_ended_are_ended(shim: Driven) -> None:
     script = "(trap '' TERM; touch ready; sleep 600) & until [ -e ready ]; do :; done"
     shim.start("sh", "-c", script, grace=600.0)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poprun.supervise.membership import Answer, first_members
 from poprun.supervise.stopping import (
     Action,
     Cause,
@@ -23,6 +24,7 @@ from poprun.supervise.stopping import (
 )
 from poprun.wire import protocol
 from poprun.wire.events import (
+    CanReform,
     Clean,
     Connected,
     DebuggerInterrupted,
@@ -46,6 +48,7 @@ from poprun.wire.events import (
     SlurmEndsJob,
     StacksShown,
     Started,
+    StartedAgain,
     Tick,
     WaitsInFinalize,
 )
@@ -68,7 +71,7 @@ def exited(rank: int, status: int = 0, *, by_itself: bool = True) -> Exited:
     )
 
 
-def words(action: Action) -> str:
+def words(action: Action | Answer) -> str:
     # Not the actions themselves: named tuples of two classes may well be equal.
     match action:
         case ShowStacks():
@@ -83,6 +86,8 @@ def words(action: Action) -> str:
             return "release shims"
         case SignalMpirun(signal=number):
             return f"{signal.Signals(number).name} to mpirun"
+        case _:
+            return type(action).__name__
 
 
 class Story:
@@ -143,6 +148,56 @@ def test_an_instance_has_not_ended_while_something_of_it_is_left() -> None:
 
     assert story(1, exited(0)) == []
     assert story.phase is Phase.RUNNING
+
+
+def elastic(**settings: object) -> Story:
+    """Return a running job of three instances, two of which are enough."""
+    members = first_members(3, refusal="", least=2)
+    story = running(3, membership=members, **settings)
+    for rank in range(3):
+        story(0, CanReform(rank=rank))
+    return story
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        exited(1, KILL),
+        ShimLost(rank=1),
+        HostLost(host="b", ranks=(1,), why="it is gone"),
+    ],
+)
+def test_an_elastic_job_goes_on_without_one_instance_but_not_without_two(
+    loss: Event,
+) -> None:
+    story = elastic()
+
+    assert "SIGTERM to instances" not in story(1, loss)
+    assert (story.phase, story.cause) == (Phase.RUNNING, None)
+    assert story.state.failed is None
+    assert "SIGTERM to instances" in story(2, exited(2, 3 << 8))
+    assert story.cause == Cause(reason=Reason.FAILED, rank=2)
+
+
+def test_an_elastic_job_with_keep_going_is_not_stopped() -> None:
+    story = elastic(keep_going=True)
+
+    story(1, exited(0, KILL), exited(1, KILL))
+    assert story.phase is Phase.RUNNING
+    # The second loss is a failure of the job.
+    assert story.state.failed == 1
+
+
+def test_an_instance_that_is_started_again_has_not_ended() -> None:
+    story = elastic()
+
+    for rank in range(2):
+        story(1, exited(rank), Clean(rank=rank, left_behind=0))
+    story(1, StartedAgain(rank=1))
+    story(2, exited(2), Clean(rank=2, left_behind=0))
+    assert story.phase is Phase.RUNNING
+    story(3, exited(1), Clean(rank=1, left_behind=0))
+    assert story.phase is Phase.LEAVING
 
 
 def test_a_running_job_waits_forever() -> None:
@@ -900,7 +955,7 @@ histories = st.lists(st.tuples(st.floats(0, 2), anything(3)), max_size=25)
 
 def told(
     state: JobState, history: list[tuple[float, Event]]
-) -> Iterator[tuple[JobState, list[Action]]]:
+) -> Iterator[tuple[JobState, list[Action | Answer]]]:
     """Let everything happen, each event some time after the one before."""
     now = 0.0
     for wait, event in history:
