@@ -74,6 +74,8 @@ class Progress:
             case StartedAgain(rank=rank):
                 self._started.discard(rank)
                 self._ended.discard(rank)
+                # The others do not wait for it.
+                self._members -= {rank}
             case ReformAsked(rank=rank):
                 self._reforming.add(rank)
             case ReformEnded(rank=rank):

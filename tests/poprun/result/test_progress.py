@@ -10,10 +10,14 @@ from poprun.wire.events import (
     Event,
     Exited,
     Interrupted,
+    MembersChanged,
+    ReformAsked,
+    ReformEnded,
     Refused,
     ShimLost,
     StacksShown,
     Started,
+    StartedAgain,
     UsageMeasured,
 )
 
@@ -31,6 +35,28 @@ def exited(rank: int) -> Exited:
     return Exited(
         rank=rank, status=0, at_ns=0, user_s=0, system_s=0, peak_kib=0, by_itself=True
     )
+
+
+ASKED = [
+    ReformAsked(rank=rank, generation=0, links_port=1, store_port=2) for rank in (0, 2)
+]
+CHANGED = MembersChanged(
+    generation=1, members=(0, 2, 3), lost=(1,), added=(), why="It.", seconds=0.1
+)
+
+
+def test_members_that_wait_to_re_form_are_named_with_those_that_are_missing() -> None:
+    running = [Started(rank=rank, pid=rank + 1) for rank in range(4)]
+    waits = "instances 0 and 2 wait for instance 3 to re-form, "
+
+    assert text(4, 9, *running, exited(1), *ASKED) == (
+        f"poprun: {waits}3 instances running, 1 ended (0:09)"
+    )
+    # Nobody waits for one that is being started again.
+    assert waits in text(4, 9, *running, exited(1), StartedAgain(rank=1), *ASKED)
+    assert "re-form" not in text(4, 9, *running, exited(1), *ASKED, CHANGED)
+    gone = ReformEnded(rank=0), ReformEnded(rank=2)
+    assert "re-form" not in text(4, 9, *running, exited(1), *ASKED, *gone)
 
 
 def test_a_short_job_has_none() -> None:

@@ -16,6 +16,7 @@ from poprun.wire.events import (
     FailedInFinalize,
     GuardLost,
     Interrupted,
+    MembersChanged,
     MpirunExited,
     MpirunStarted,
     NotUndone,
@@ -53,6 +54,27 @@ EXITED = Exited(
 def test_mpirun_is_told_of_in_the_words_of_the_original() -> None:
     assert told(INFO, MpirunStarted(pid=1825998)) == [
         "POPRUN [I] Waiting for mpirun (PID 1825998)\n"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("members", "go_on"), [((0, 2), "2 instances go on"), ((2,), "1 instance goes on")]
+)
+def test_a_change_of_members_is_told_with_its_reason(
+    members: tuple[int, ...], go_on: str
+) -> None:
+    changed = MembersChanged(
+        generation=3,
+        members=members,
+        lost=(1,),
+        added=(),
+        why="Instance 1 was killed by SIGKILL.",
+        seconds=0.42,
+    )
+
+    assert told(0, changed) == [
+        f"poprun: Instance 1 was killed by SIGKILL; {go_on} as generation 3 after "
+        "0.4 s.\n"
     ]
 
 
