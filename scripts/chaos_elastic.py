@@ -72,7 +72,7 @@ work(state)
 class ElasticRound(ChaosRound):
     """One elastic job, and what is done to it."""
 
-    # Of all rounds: how often each harm was done, and the seconds until the next sum.
+    # In all rounds: how often each harm was done, and the seconds until the next sum.
     counts: ClassVar[Counter[str]] = Counter()
     times: ClassVar[list[tuple[str, float]]] = []
 

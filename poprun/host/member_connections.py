@@ -1,7 +1,7 @@
 """The connections of processes that can form their groups anew.
 
 popdist connects to the control socket, and keeps the connection until the process ends.
-What the process asks becomes an event, and poprun's answers are sent to it.
+Its requests become events, and poprun's answers are sent to it.
 """
 
 from collections.abc import Callable

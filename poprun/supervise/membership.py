@@ -99,7 +99,7 @@ Answer = TellMember | BeginGeneration | StartAgain | KillInstance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """Who belongs to a job, who lives, and who waits for the next generation."""
+    """The members of a job, its living instances, and requests to re-form."""
 
     # Why the job stops when an instance is lost; "" if it can go on.
     refusal: str = NOT_ELASTIC
@@ -114,9 +114,9 @@ class Membership:
     members: tuple[int, ...] = ()
     # The instances whose programs may run: members, and those started again.
     living: Set[int] = frozenset()
-    # Those that were started again, and belong to no generation yet.
+    # The instances that were started again and belong to no generation yet.
     newcomers: Set[int] = frozenset()
-    # Those with a process that can re-form.
+    # The instances with a process that can re-form.
     able: Set[int] = frozenset()
     # The requests for the next generation, and the time of the first of them.
     asked: Mapping[int, ReformAsked] = field(default_factory=dict)
@@ -202,7 +202,7 @@ def decide(state: Membership, event: Event, now: float) -> Step:
 
 
 def end(state: Membership) -> Step:
-    """Return the membership of a job that stops, and the answers to who waits."""
+    """Stop re-forming: refuse the requests that wait, and all later ones."""
     state, answers = _refuse_all(state, ENDING)
     return replace(state, is_over=True, starts={}), answers
 
@@ -283,7 +283,7 @@ def _advance(state: Membership, now: float) -> Step:
     """Begin the next generation if no living member is missing."""
     left = state.living_members
     if not left:
-        # Those that were started again have nobody to get the state of the job from.
+        # No member is left that could pass on the state of the job.
         state, answers = _refuse_all(state, ENDING)
         kills = [KillInstance(rank=rank) for rank in sorted(state.living)]
         nobody: Set[int] = frozenset()
@@ -332,7 +332,7 @@ def _begin(state: Membership, members: tuple[int, ...], now: float) -> Step:
 
 
 def _schedule(state: Membership, rank: int, now: float) -> Membership:
-    """Choose when an instance is started of which nothing is left."""
+    """Set the time at which an instance without any process is started again."""
     ends = [loss.event for loss in state.losses if isinstance(loss.event, Exited)]
     before = sum(event.rank == rank for event in ends) - 1
     wait = FIRST_START_S
