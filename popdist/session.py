@@ -22,6 +22,8 @@ from popdist.job import Job, Place
 from popdist.settings import Settings
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from popdist.engine.endpoint import Endpoint
     from popdist.engine.group import Group
     from popdist.engine.hosts.tcp.listener import TcpRoot
@@ -55,6 +57,8 @@ class Session:
         self.environ: Mapping[str, str] = os.environ
         # Returns where links by TCP begin, if a store of all instances tells it.
         self.look_up_links: Callable[[], TcpRoot] | None = None
+        # The socket of instance 0 for links by TCP, from a re-forming on.
+        self._links_listener: socket | None = None
         self._lock = Lock()
         self._cells: dict[Hashable, _Cell] = {}
         # In the order in which they were made.
@@ -105,7 +109,8 @@ class Session:
         Raises:
             ArenaError: `--mpirun local` has started this process, and no MPI.
         """
-        return transports.job_hosts_of(self.job, self.settings.tcp, self.look_up_links)
+        tcp, listener = self.settings.tcp, self._links_listener
+        return transports.job_hosts_of(self.job, tcp, self.look_up_links, listener)
 
     def known_pidfds(self) -> "dict[int, Pidfd]":
         """Return the pidfds of peers that the program has not closed."""
@@ -331,6 +336,7 @@ class Session:
             raise GroupUnusableError(self._why_unusable)
         # Not above, as in group().
         from popdist.engine.endpoint import leave_all
+        from popdist.engine.hosts import links_thread
 
         with self._lock:
             self._why_left = (
@@ -339,7 +345,11 @@ class Session:
                 "after that."
             )
             self._times_left += 1
+        links_thread.abandon()
         leave_all(PeerLostError(_REFORMS))
+        links_thread.end_abandoned()
+        if self._links_listener is not None:
+            self._links_listener.close()
         with self._lock:
             self._forget_closed()
             self._peers.clear()
@@ -351,8 +361,19 @@ class Session:
         for name in ("job", "settings"):
             self.__dict__.pop(name, None)
         self._joined = self.look_up_links = self._why_left = None
+        self._links_listener = self._listen_for_links()
         for function in self._at_begin:
             function()
+
+    def _listen_for_links(self) -> "socket | None":
+        """Listen at instance 0's address, before another process gets the port."""
+        tcp, place = self.settings.tcp, self.job.place
+        if tcp is None or place.on_one_host or place.rank:
+            return None
+        # Not above, as in group().
+        from popdist.engine.hosts.tcp.listener import TcpRoot, listen_as_root
+
+        return listen_as_root(TcpRoot(*tcp))
 
     def _end_record(self) -> None:
         recorder: ProcessRecorder | None = self.__dict__.get("recorder")

@@ -10,6 +10,8 @@ from popdist.job import Job, Place
 from popdist.launchers import check_mpi, has_mpi
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from popdist.engine.hosts.tcp.listener import TcpRoot
     from popdist.engine.hosts.world import JobHosts
     from popdist.engine.transport import MeetMembers
@@ -38,12 +40,14 @@ def job_hosts_of(
     job: Job,
     tcp: tuple[str, int, bytes] | None,
     look_up: "Callable[[], TcpRoot] | None",
+    listener: "socket | None" = None,
 ) -> "JobHosts":
     """Return the hosts of a job's instances.
 
     Args:
         tcp: Where links by TCP begin, if the user or poprun tells it.
         look_up: Returns the same, if a store of all instances tells it.
+        listener: The socket of instance 0 at that address, if it listens already.
 
     Raises:
         ArenaError: `--mpirun local` has started this process, and no MPI.
@@ -61,6 +65,6 @@ def job_hosts_of(
     host = name if place.host_index is None else place.host_index
     return JobHosts(
         *(place.rank, place.size, f"{host}", name, place.per_host, __version__),
-        tcp=TcpRoot(*tcp) if tcp else None,
+        tcp=TcpRoot(*tcp, listener) if tcp else None,
         look_up=look_up,
     )

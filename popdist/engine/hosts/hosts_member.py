@@ -172,6 +172,8 @@ class HostsMember:
     # Any: the fields of a message depend on its kind.
     def _tell_hosts(self, kind: str, here: Sequence[int] = (), **fields: Any) -> None:
         """Send a message about this group to other hosts, and to some members here."""
+        if self.world.is_abandoned:
+            return
         message = {"kind": kind, "group": self.identity, **fields}
         peers = (*self.layout.reachable, *here)
         self.world.tell([self.instances[peer] for peer in peers], message)

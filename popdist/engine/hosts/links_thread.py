@@ -29,6 +29,8 @@ _LOST_SECONDS = 0.5
 # How long an ending process waits for another thread to release the links, and a
 # failing process for the end of the processes that have caused its failure.
 _LAST_SECONDS = 5.0
+# How long a process that leaves all its groups waits for the thread of the links.
+_ABANDON_SECONDS = 0.5
 
 
 class _LinksThread:
@@ -46,6 +48,9 @@ class _LinksThread:
         self._in_use = Lock()
         # Whether they may not be used any more; whether the end of all is waited for.
         self._finalised = self._meets = False
+        # The links, if they are of TCP; and whether this process has left all groups.
+        self._tcp: TcpLinks | None = None
+        self._abandoned = Event()
 
     def start(self, job_hosts: JobHosts, meeting: Meeting) -> World:
         """Return the world, once all processes of the job have come to this."""
@@ -81,6 +86,22 @@ class _LinksThread:
             raise self._error
         assert self.world is not None
         return self.world
+
+    def abandon(self) -> None:
+        """Send nothing any more, and start no links if that is not complete."""
+        atexit.unregister(self.finish)
+        self._abandoned.set()
+        if self.world is not None:
+            self.world.is_abandoned = True
+
+    def end_abandoned(self) -> None:
+        """Close the links, once all groups are left, without waiting for others."""
+        self._stop.set()
+        if self._tcp is not None:
+            self._tcp.abandon()
+        # It may try to connect to a host that does not answer; it ends after that.
+        if self._thread is not None:
+            self._thread.join(_ABANDON_SECONDS)
 
     def finish(self) -> None:
         """End the links with the process; without waiting for processes that died.
@@ -148,6 +169,8 @@ class _LinksThread:
         world = self.world
         if world is None:
             return
+        if self._abandoned.is_set() and self._tcp is not None:
+            self._tcp.abandon()
         while not self._stop.wait(_LOOK_SECONDS):
             with self._in_use:
                 if self._finalised:
@@ -159,6 +182,8 @@ class _LinksThread:
         self._ended.set()
 
     def _end(self, world: World) -> None:
+        if self._abandoned.is_set():
+            return
         # Also where the program finalises MPI: UCX warns of messages not received.
         if world.is_broken or not self._has_met_all(world):
             world.mail.flush(0.2)
@@ -187,7 +212,9 @@ class _LinksThread:
         root = job_hosts.tcp or (look_up() if look_up else None)
         if root is None:
             return World(job_hosts, connect(rank, size, self._stop_using))
-        return World(job_hosts, TcpLinks(rank, size, root, look_up))
+        is_abandoned = self._abandoned.is_set
+        self._tcp = TcpLinks(rank, size, root, look_up, is_abandoned)
+        return World(job_hosts, self._tcp)
 
     def _stop_using(self) -> None:
         """Use the links no more in this thread: the program finalises MPI."""
@@ -228,6 +255,21 @@ def started() -> World:
     """Return the linked instances; this process must have started its links."""
     assert _thread.world is not None
     return _thread.world
+
+
+def abandon() -> None:
+    """Send nothing any more by these links: this process leaves all its groups.
+
+    Other instances see the end of the connections, as if this process had died.
+    """
+    _thread.abandon()
+
+
+def end_abandoned() -> None:
+    """Close the links that abandon() has named. Others may be started afterwards."""
+    global _thread
+    _thread.end_abandoned()
+    _thread = _LinksThread()
 
 
 def note_exit() -> None:

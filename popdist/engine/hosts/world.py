@@ -94,6 +94,8 @@ class World:
         self.leavers: set[Callable[[], None]] = set()
         # Whether the links cannot be closed: another process never does so.
         self.is_broken = False
+        # Whether this process has left all groups, and sends nothing any more.
+        self.is_abandoned = False
         self._next_tag = 16
         self._lock = Lock()
 
@@ -156,6 +158,8 @@ class World:
 
     def tell(self, instances: Sequence[int], message: dict[str, Any]) -> None:
         """Send a message to those of the instances that can be reached."""
+        if self.is_abandoned:
+            return
         for instance in instances:
             with suppress(LinkError):
                 if self.may_reach(instance):

@@ -106,3 +106,18 @@ def test_a_refusal_is_the_sentence_of_poprun(tmp_path: Path) -> None:
         ended = job.finish()
 
     assert [one.out for one in ended] == ["MPI has started it.\n[2.0]\n"] * 2, ended
+
+
+def test_instances_on_several_hosts_connect_anew(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, [2, 2, 1], BODY) as job:
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [0, -9, 0, 0, 0], ended
+    assert [one.out.splitlines()[-1] for one in ended] == [
+        "1 0 4.0 9.0",
+        "0 5.0 10.0",
+        "1 1 4.0 9.0",
+        "1 2 4.0 9.0",
+        "1 3 4.0 9.0",
+    ]
+    assert [one.err for one in ended] == [""] * 5

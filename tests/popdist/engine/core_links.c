@@ -110,4 +110,4 @@ static bool fake_is_ready(void *own, int to)
     return true;
 }
 
-const link_calls fake_calls = {fake_send, fake_receive, fake_test, fake_is_ready};
+const link_calls fake_calls = {fake_send, fake_receive, fake_test, fake_is_ready, NULL};

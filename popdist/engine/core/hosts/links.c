@@ -59,18 +59,27 @@ void links_place(links *l)
             l->counterparts[l->members[q].host] = q;
 }
 
-static bool any_under_way(const message *m, uint32_t count)
+/* Cancel the messages that are in transit, if that can be. */
+static void cancel_each(links *l, message *m, uint32_t count)
 {
-    bool any = false;
-    for (uint32_t i = 0; i < count; i++)
-        any |= m[i].begun && !m[i].done;
-    return any;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!m[i].begun || m[i].done)
+            continue;
+        if (!l->calls->cancel) {
+            l->under_way = true;
+            continue;
+        }
+        /* A message that could not be begun has no request. */
+        if (m[i].request)
+            l->calls->cancel(l->own, l->members[m[i].peer].process, &m[i].request);
+        m[i].done = true;
+    }
 }
 
 void links_note_failure(links *l)
 {
-    l->under_way |= any_under_way(l->messages, l->count_of_messages)
-                    || any_under_way(l->transfers, l->count_of_transfers);
+    cancel_each(l, l->messages, l->count_of_messages);
+    cancel_each(l, l->transfers, l->count_of_transfers);
 }
 
 void links_close(links *l)

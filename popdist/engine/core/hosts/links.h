@@ -16,6 +16,8 @@ typedef struct {
     int (*test)(void *own, void **request, bool *done);
     /* Whether send() may be called for that process. If not, on_not_ready() prepares it. */
     bool (*is_ready)(void *own, int to);
+    /* Use the memory of a message to or from a process no more. NULL if that cannot be. */
+    void (*cancel)(void *own, int process, void **request);
 } link_calls;
 
 /* An implementation, as it is passed to groups. */
@@ -74,7 +76,8 @@ struct links {
     unsigned char *records; /* of all hosts, in a call */
     const unsigned char **data_of; /* the data of each host: with its record, or nodes */
     /* The messages of a call, and their memory. If a message may be in transit when a
-     * call fails, the memory stays allocated: it may be written at any time. */
+     * call fails, and cannot be cancelled, the memory stays allocated: it may be written
+     * at any time. */
     bool under_way;
     unsigned char *memory;
     uint64_t memory_bytes;

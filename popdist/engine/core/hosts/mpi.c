@@ -37,4 +37,4 @@ static bool mpi_is_ready(void *own, int to)
     return l->hangups < 0 || epoll_wait(l->hangups, &event, 1, 0) <= 0;
 }
 
-const link_calls mpi_calls = {mpi_send, mpi_receive, mpi_test, mpi_is_ready};
+const link_calls mpi_calls = {mpi_send, mpi_receive, mpi_test, mpi_is_ready, NULL};

@@ -286,7 +286,76 @@ static bool tcp_is_ready(void *own, int to)
     return ready;
 }
 
-const link_calls tcp_calls = {tcp_send, tcp_receive, tcp_test, tcp_is_ready};
+/* Take a request out of a list. False if it is not in it. */
+static bool take_request(request **list, const request *r)
+{
+    while (*list && *list != r)
+        list = &(*list)->next;
+    if (!*list)
+        return false;
+    *list = r->next;
+    return true;
+}
+
+/* Let a copy take the place of a request whose message has been written in part: the
+ * other end expects the rest. NULL if there is no memory for it. */
+static request *copy_of(tcp_links *l, const request *r)
+{
+    request *copy = malloc(sizeof *copy + r->head.bytes);
+    if (!copy)
+        return NULL;
+    *copy = *r;
+    copy->posted = true;
+    copy->data = (unsigned char *)(copy + 1);
+    memcpy(copy->data, r->data, r->head.bytes);
+    l->posted++;
+    return copy;
+}
+
+/* Take a request out of those to be written. */
+static void cancel_write(tcp_links *l, connection *c, request *r)
+{
+    request **at = &c->first, *before = NULL;
+    for (; *at && *at != r; at = &(*at)->next)
+        before = *at;
+    if (!*at)
+        return;
+    request *after = r->next, *copy = r->at ? copy_of(l, r) : NULL;
+    if (r->at && !copy) {
+        /* The request gets the error, too. */
+        tcp_lose(l, c, ENOMEM);
+        return;
+    }
+    if (!copy)
+        l->processes[c->process].sent -= cost_of(&r->head);
+    *at = copy ? copy : after;
+    if (c->last == r)
+        c->last = copy ? copy : before;
+}
+
+static void tcp_cancel(void *own, int number, void **given)
+{
+    tcp_links *l = own;
+    request *r = *given;
+    *given = NULL;
+    pthread_mutex_lock(&l->lock);
+    process *p = &l->processes[number];
+    const bool waits = take_request(&p->receives, r) || take_request(&p->waiting, r);
+    for (connection *c = l->connections, *next; c && !waits; c = next) {
+        next = c->next;
+        if (c->target == r) {
+            /* The rest of the message is dropped. */
+            c->target = NULL;
+            c->into = NULL;
+        }
+        if (c->process == number)
+            cancel_write(l, c, r);
+    }
+    pthread_mutex_unlock(&l->lock);
+    free(r);
+}
+
+const link_calls tcp_calls = {tcp_send, tcp_receive, tcp_test, tcp_is_ready, tcp_cancel};
 
 /* --- For Python */
 
@@ -327,6 +396,14 @@ void tcp_close(tcp_links *l)
     close(l->epoll);
     pthread_mutex_destroy(&l->lock);
     free(l);
+}
+
+void tcp_shut(tcp_links *l)
+{
+    pthread_mutex_lock(&l->lock);
+    while (l->connections)
+        tcp_lose(l, l->connections, 0);
+    pthread_mutex_unlock(&l->lock);
 }
 
 void tcp_note_failed(tcp_links *l, int number, bool is_silent)

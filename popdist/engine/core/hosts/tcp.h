@@ -54,6 +54,9 @@ void tcp_check_answers(tcp_links *l);
 /* Close the sockets in a forked child: they are its parent's. */
 void tcp_disown(tcp_links *l);
 
+/* Close all sockets: the others see the end of this process. */
+void tcp_shut(tcp_links *l);
+
 /* Tell all connected processes that this one ends in good order. */
 void tcp_say_goodbye(tcp_links *l);
 

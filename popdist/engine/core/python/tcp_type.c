@@ -153,6 +153,12 @@ static PyObject *tcp_end(TcpObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *tcp_close_sockets(TcpObject *self, PyObject *unused)
+{
+    tcp_shut(self->links);
+    Py_RETURN_NONE;
+}
+
 static void tcp_end_of_life(PyObject *object)
 {
     TcpObject *self = (TcpObject *)object;
@@ -173,6 +179,7 @@ static PyMethodDef tcp_methods[] = {
     METHOD("disown", tcp_give_up, METH_NOARGS),
     METHOD("check_answers", tcp_check, METH_NOARGS),
     METHOD("say_goodbye", tcp_end, METH_NOARGS),
+    METHOD("shut", tcp_close_sockets, METH_NOARGS),
     {NULL, NULL, 0, NULL},
 };
 

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import socket
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -45,6 +46,10 @@ _UNREACHABLE = errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENE
 _ROOT_SECONDS = 10.0
 
 
+class AbandonedError(Exception):
+    """Links that are being started are needed no more."""
+
+
 class TcpLinks:
     """Links by sockets, which all belong to this job."""
 
@@ -54,13 +59,16 @@ class TcpLinks:
         size: int,
         root: TcpRoot,
         look_up: Callable[[], TcpRoot] | None = None,
+        is_abandoned: Callable[[], bool] = lambda: False,
     ) -> None:
         """Connect to instance 0, and return once all instances have.
 
         Args:
             look_up: Returns another root if this one may be out of date.
+            is_abandoned: Returns whether the links are needed no more.
 
         Raises:
+            AbandonedError: They are needed no more.
             ArenaError: Instance 0 cannot listen.
             PeerLostError: An instance has died.
         """
@@ -69,21 +77,27 @@ class TcpLinks:
         self.table = self._core.table()
         self.most_tag = _MOST_TAG
         self.failed: dict[int, int] = {}
-        # Sockets in a forked child would hide its parent's death.
-        os.register_at_fork(after_in_child=self._core.disown)
+        _all_links.add(self)
+        self._is_abandoned = is_abandoned
+        self._listener: Listener | None = None
         # Each is held while this process connects to that instance.
         self._connecting = [Lock() for _ in range(size)]
         self._addresses: list[Address] = []
         self._checked_at = 0.0
         # How many short messages all have sent here, once they have come to their end.
         self._count: int | None = None
-        if rank == 0:
-            listening = root.listener or listen_as_root(root)
-        else:
-            listening = self._connect_to_root(root, look_up)
-        own = listening.getsockname()[:2]
-        Listener(listening, self._key, rank, size, self._core.add)
-        texts = self.gather(json.dumps(own).encode())
+        try:
+            if rank == 0:
+                listening = root.listener or listen_as_root(root)
+            else:
+                listening = self._connect_to_root(root, look_up)
+            own = listening.getsockname()[:2]
+            connect_to = self._core.add
+            self._listener = Listener(listening, self._key, rank, size, connect_to)
+            texts = self.gather(json.dumps(own).encode())
+        except BaseException:
+            self.abandon()
+            raise
         self._addresses = [tuple(json.loads(text)) for text in texts]
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -159,6 +173,16 @@ class TcpLinks:
             self._core.take(_POSTED)
             sleep(_PAUSE)
 
+    def abandon(self) -> None:
+        """Close all connections at once: to the others it is as if this process died."""
+        if self._listener is not None:
+            self._listener.close()
+        self._core.shut()
+
+    def disown(self) -> None:
+        """Close the parent's sockets in a forked child: they would hide its death."""
+        self._core.disown()
+
     def _count_from_root(self) -> int | None:
         if self._count is None and (taken := self._core.take(_ENDED)) is not None:
             self._count = int(taken[1])
@@ -192,6 +216,7 @@ class TcpLinks:
             PeerLostError: An instance has died.
         """
         while (taken := self._core.take(tag)) is None:
+            self._check_abandoned()
             self._find_deaths()
             if self.failed:
                 lost = sorted(self.failed)
@@ -212,6 +237,7 @@ class TcpLinks:
             The listening socket.
         """
         while True:
+            self._check_abandoned()
             is_over = partial(_is_past, monotonic() + _ROOT_SECONDS)
             try:
                 connection = self._connected(0, (root.host, root.port), is_over)
@@ -225,6 +251,10 @@ class TcpLinks:
         listening = listen((connection.getsockname()[0], 0))
         self._core.add(0, connection.detach())
         return listening
+
+    def _check_abandoned(self) -> None:
+        if self._is_abandoned():
+            raise AbandonedError
 
     def _connected(
         self, instance: int, address: Address, is_over: Callable[[], bool]
@@ -284,6 +314,17 @@ class TcpLinks:
             self._core.note_failed(instance, True)
         else:
             sleep(0.05)
+
+
+_all_links: "weakref.WeakSet[TcpLinks]" = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for links in list(_all_links):
+        links.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def _is_past(moment: float) -> bool:

@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
@@ -60,11 +61,27 @@ class Listener:
         # Accepted connections without a proof yet, the oldest first.
         self._unproven: dict[socket.socket, None] = {}
         self._lock = Lock()
-        os.register_at_fork(after_in_child=listening.close)
-        Helper(target=self._accept, name="popdist accepts", daemon=True).start()
+        self._closed = False
+        _listeners.add(self)
+        self._thread = Helper(target=self._accept, name="popdist accepts", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Accept no more connections, and end those without a proof."""
+        self._closed = True
+        # It wakes the thread; close() alone would not.
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listening.close()
+        self._end_oldest(0)
+
+    def disown(self) -> None:
+        """Close the parent's socket in a forked child."""
+        self._listening.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 connection, _ = self._listening.accept()
                 with self._lock:
@@ -77,6 +94,8 @@ class Listener:
                     daemon=True,
                 ).start()
             except (OSError, RuntimeError):
+                if self._closed:
+                    return
                 # There are no descriptors, memory or threads left for now.
                 self._end_oldest(0)
                 sleep(_PAUSE)
@@ -105,6 +124,17 @@ class Listener:
             connection.close()
             return
         self._add(instance, connection.detach())
+
+
+_listeners: "weakref.WeakSet[Listener]" = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for listener in list(_listeners):
+        listener.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def listen(address: Address) -> socket.socket:
