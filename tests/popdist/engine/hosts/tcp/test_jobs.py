@@ -50,6 +50,36 @@ def test_the_death_of_an_instance_ends_calls_on_all_hosts(
         assert ran.instances[rank].err == ""
 
 
+@pytest.mark.parametrize("call", ["all_reduce", "all_gather", "all_to_all"])
+def test_the_arrays_of_a_call_that_has_failed_are_freed(
+    tmp_path: Path, call: str
+) -> None:
+    body = """
+    import gc, weakref
+    group = popdist.instance_group()
+    group.barrier()
+    if rank == 3:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    array = np.ones((4, 800_000))
+    weak = weakref.ref(array)
+    try:
+        group.CALL(array)
+    except PopdistError as error:
+        name = type(error).__name__
+    del array
+    gc.collect()
+    print(name, weak() is None)
+    others = {*range(3)}
+    while not all(os.path.getsize(f"{sys.argv[1]}.{n}.out") for n in others):
+        time.sleep(0.01)
+    """
+
+    ran = run(TCP, (1, 1, 2), body.replace("CALL", call), tmp_path)
+
+    assert [one.out for one in ran.instances[:3]] == ["PeerLostError True\n"] * 3
+
+
 def test_the_death_of_all_instances_of_a_host_is_detected_by_the_others(
     tmp_path: Path,
 ) -> None:
