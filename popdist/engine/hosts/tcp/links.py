@@ -174,7 +174,7 @@ class TcpLinks:
             sleep(_PAUSE)
 
     def abandon(self) -> None:
-        """Close all connections at once: to the others it is as if this process died."""
+        """Close all connections at once: the others take this process for dead."""
         if self._listener is not None:
             self._listener.close()
         self._core.shut()
