@@ -13,6 +13,8 @@ DEFAULT = "popdist.default"
 
 # STATE: the members of the registered communicators.
 COMMUNICATORS: dict[str, tuple[int, ...]] = {}
+# They are among the members of one generation.
+STATE.at_begin(COMMUNICATORS.clear)
 
 # The instances that take part in collectives of the running call; None for the default
 # communicator's.

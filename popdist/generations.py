@@ -84,10 +84,6 @@ class Generations:
         # Held by the only thread that re-forms.
         self.reforming = Lock()
 
-    def is_elastic(self, environ: Mapping[str, str]) -> bool:
-        """Return whether the job can re-form, after telling poprun that this can."""
-        return not self.refusal(environ)
-
     def refusal(self, environ: Mapping[str, str]) -> str:
         """Return the sentence why the job cannot re-form, "" if it can.
 
@@ -262,10 +258,15 @@ def apply(reformed: Reformed, environ: MutableMapping[str, str]) -> None:
             environ[name] = value
 
 
-def ensure_joined(environ: MutableMapping[str, str], timeout: float = 1800.0) -> None:
-    """Wait for the others, if poprun has added this instance to a running job."""
-    if environ.get(env.ELASTIC_JOINS):
+def ensure_joined(environ: MutableMapping[str, str], timeout: float) -> bool:
+    """Wait for the others, if poprun has added this instance to a running job.
+
+    Return whether it has.
+    """
+    joins = bool(environ.get(env.ELASTIC_JOINS))
+    if joins:
         GENERATIONS.join(environ, timeout)
+    return joins
 
 
 # Any: the values of JSON.

@@ -10,6 +10,7 @@ one is not set, and UnreadableVariableError if they contradict each other.
 """
 
 import os
+from collections.abc import Mapping
 from importlib import import_module
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -191,7 +192,18 @@ def getDeviceId(
 
 
 def _number(variable: str) -> int:
-    return topology_number(os.environ, variable)
+    return topology_number(_own_environ(), variable)
+
+
+def _own_environ() -> Mapping[str, str]:
+    """Return the environment, once it has the place of this process in the job."""
+    if os.environ.get(environment.ELASTIC_JOINS):
+        # Not above, as in __getattr__().
+        from popdist.session import STATE
+
+        # The first use lets an instance that poprun has added join the job.
+        STATE.job  # noqa: B018
+    return os.environ
 
 
 def _require_uniform(function: str) -> None:
@@ -201,7 +213,7 @@ def _require_uniform(function: str) -> None:
 
 def _uniform_instance(function: str) -> Instance:
     _require_uniform(function)
-    return instance_of(os.environ)
+    return instance_of(_own_environ())
 
 
 def _check_ipus_per_replica(earlier: int | None, later: int | None) -> None:

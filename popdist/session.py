@@ -90,7 +90,9 @@ class Session:
         poprun may have added this instance to a running job: then it waits for the
         others to re-form.
         """
-        ensure_joined(os.environ, self.settings.timeout)
+        if ensure_joined(os.environ, self.settings.timeout):
+            # Where links begin is known now.
+            self.__dict__.pop("settings", None)
         return Job.decode(self.environ)
 
     @cached_property
@@ -204,8 +206,15 @@ class Session:
             stall=self.settings.stall,
             known=self.known_pidfds(),
             ended_file=self.job.ended_file,
-            why_over=partial(self._why_over, self._times_left),
+            why_over=self.why_over(),
         )
+
+    def why_over(self) -> Callable[[], PeerLostError | None]:
+        """Return a function that tells a meeting which begins now that it is over.
+
+        It is over once this process re-forms, or poprun tells that it must.
+        """
+        return partial(self._why_over, self._times_left)
 
     def _why_over(self, times_left: int) -> PeerLostError | None:
         """Return why instances meet no more, if the job is about to re-form.

@@ -77,6 +77,7 @@ class Coordinator:
         self._ended_file = folder / "ended.0"
         self._arena = secrets.token_hex(8)
         self._links = f"tcp://127.0.0.1:{_free_port()}/{secrets.token_hex(8)}"
+        self._store_port = _free_port()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(b"\0" + self._name.encode())
         self._listener.listen(64)
@@ -201,6 +202,8 @@ class Coordinator:
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_size),
             "RANK": str(rank),
             "WORLD_SIZE": str(len(rows)),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self._store_port),
             "TEST_INDEX": str(index),
         }
 
@@ -278,15 +281,11 @@ class Coordinator:
         living = self.living()
         joining = [one for one in self.all if one.joins and not one.has_ended]
         joining = [one for one in joining if one.leaving is not None]
-        if not living or any(one.leaving is None for one in living):
+        if any(one.leaving is None for one in living):
             return
-        if len(living) + len(joining) < self.least:
-            for one in living:
-                one.leaving = None
-                connection = one.connection
-                assert connection is not None
-                text = b"Too few instances are left."
-                connection.sendall(pack(messages.REFORM_REFUSED, text))
+        if not living or len(living) + len(joining) < self.least:
+            for one in (*living, *joining):
+                _refuse(one, "Too few instances are left.")
             return
         if self._first_request:
             self.seconds.append(time.monotonic() - self._first_request)
@@ -299,6 +298,7 @@ class Coordinator:
         first = self.members[0].leaving
         assert first is not None
         self._links = f"tcp://127.0.0.1:{first[1]}/{secrets.token_hex(8)}"
+        self._store_port = first[2]
         indices = [one.index for one in self.members]
         for one in self.members:
             one.joins, one.leaving = False, None
@@ -315,6 +315,16 @@ def _send(one: _Process, kind: int, value: Any) -> None:
         one.connection.sendall(pack(kind, json.dumps(value).encode()))
     except OSError:
         # It has just ended.
+        return
+
+
+def _refuse(one: _Process, why: str) -> None:
+    assert one.connection is not None
+    one.leaving = None
+    try:
+        one.connection.sendall(pack(messages.REFORM_REFUSED, why.encode()))
+    except OSError:
+        # As above.
         return
 
 

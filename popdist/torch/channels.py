@@ -238,6 +238,7 @@ class Channels:
             timeout=_NEVER_SECONDS,
             stall=_NEVER_SECONDS,
             known=self._known,
+            why_over=STATE.why_over(),
         )
         group = STATE.new_group(meeting, are_instances=self._are_instances)
         if self.rank == to:

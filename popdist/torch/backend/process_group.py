@@ -80,6 +80,7 @@ class ProcessGroupPopdist(  # type: ignore[misc]
                 stall=STATE.settings.stall,
                 known=_known_to(parent),
                 ended_file=job.ended_file_of(*numbering),
+                why_over=STATE.why_over(),
             )
             group = STATE.new_group(meeting, are_instances=are_instances)
         if parent is None:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from popdist import generations
+from poprun.wire import protocol
 from tests.elastic_jobs import Coordinator, wait_until
 from tests.jobs import outputs, run_alone
 
@@ -121,3 +123,48 @@ def test_instances_on_several_hosts_connect_anew(tmp_path: Path) -> None:
         "1 3 4.0 9.0",
     ]
     assert [one.err for one in ended] == [""] * 5
+
+
+def test_the_messages_are_those_of_poprun() -> None:
+    names = ("ELASTIC", "REFORM", "ELASTIC_KNOWN", "MEMBERS_CHANGE")
+    for name in (*names, "REFORMED", "REFORM_REFUSED"):
+        assert getattr(generations, name) == getattr(protocol, name)
+
+
+def test_registered_communicators_and_old_groups_end_with_their_generation(
+    tmp_path: Path,
+) -> None:
+    body = """
+    from popdist import elastic
+    popdist.init()
+    popdist.registerCommunicator([0], "alone")
+    old = popdist.instance_group()
+    handles = [old.all_reduce(np.ones(3), async_op=True) for _ in range(2 - rank)]
+    elastic.reform()
+    for call in (lambda: collectives.barrier("b", "alone"), old.barrier):
+        try:
+            call()
+        except (ValueError, popdist.PopdistError) as error:
+            print(type(error).__name__)
+    for handle in handles:
+        try:
+            handle.wait()
+            print("done")
+        except popdist.PeerLostError as error:
+            print(error)
+    popdist.init()
+    print(collectives.allReduceSum(np.ones(2)).tolist())
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        ended = job.finish()
+
+    reason = (
+        "An instance has left its groups because the members of the job change. Call "
+        "popdist.elastic.reform(), and make new groups."
+    )
+    common = ["ValueError", "GroupUnusableError"]
+    first, second = (one.out.splitlines() for one in ended)
+    assert first[:2] == second[:2] == common, ended
+    # The second call of instance 0 has no counterpart.
+    assert first[3] == reason
+    assert first[4] == second[3] == "[2.0, 2.0]"

@@ -1,0 +1,71 @@
+"""DistributedDataParallel goes on among the members that are left, and new ones."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.elastic_jobs import Coordinator, wait_until
+
+# Instance 1 dies in its fifth step, and is started again. All end with equal weights.
+BODY = """
+import hashlib
+import torch
+import torch.distributed as dist
+import popdist.torch
+from popdist import elastic
+from torch.nn.parallel import DistributedDataParallel
+
+torch.set_num_threads(1)
+index = int(os.environ["TEST_INDEX"])
+torch.manual_seed(index)
+model = torch.nn.Sequential(
+    torch.nn.Linear(200, 200), torch.nn.Tanh(), torch.nn.Linear(200, 1)
+)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+state = elastic.State(
+    model=model, optimizer=optimizer, step=0, best=torch.zeros(3, dtype=torch.bfloat16)
+)
+@elastic.run
+def train(state):
+    if dist.is_initialized():
+        try:
+            dist.all_reduce(torch.ones(1))
+        except dist.DistBackendError as error:
+            print("This group is closed" in str(error))
+        dist.destroy_process_group()
+    dist.init_process_group("popdist")
+    parallel = DistributedDataParallel(model)
+    size = dist.get_world_size()
+    print("members", elastic.generation(), size, state.step, flush=True)
+    while state.step < 15 or (elastic.generation(), size) != (2, SIZE):
+        optimizer.zero_grad()
+        loss = parallel(torch.randn(8, 200)).square().mean()
+        loss.backward()
+        optimizer.step()
+        state.best = state.best + 1
+        state.step += 1
+        state.commit()
+        if index == 1 and elastic.generation() == 0 and state.step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+train(state)
+text = repr([p.tolist() for p in model.parameters()] + [state.best.tolist()])
+text += repr(optimizer.state_dict()["state"][0]["exp_avg"].tolist())
+print(state.step, hashlib.sha256(text.encode()).hexdigest())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_ddp_training_goes_on_with_equal_weights(tmp_path: Path) -> None:
+    body = BODY.replace("SIZE", "3")
+    with Coordinator(tmp_path, [3], body) as job:
+        wait_until(lambda: job.generation == 1)
+        job.add(1)
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [0, -9, 0, 0], ended
+    last = {one.out.splitlines()[-1] for one in ended if one.code == 0}
+    assert len(last) == 1, ended
+    # The groups of the first generation, and of the second one.
+    assert [one.out.count("True") for one in ended] == [2, 0, 2, 0], ended
