@@ -122,6 +122,15 @@ class Coordinator:
         """Send a signal to the process that is this instance now."""
         self.process(index).process.send_signal(number)
 
+    def lose(self, index: int) -> None:
+        """Take an instance for lost, as poprun does if its host does not answer."""
+        with self._lock:
+            one = self.process(index)
+            one.has_ended = True
+            if one.connection is not None:
+                one.connection.shutdown(socket.SHUT_RDWR)
+            self._note_end(one)
+
     def process(self, index: int) -> _Process:
         """Return the last process that was started as this instance."""
         return [one for one in self.all if one.index == index][-1]

@@ -1,6 +1,11 @@
 """Instances re-form among those that are left, and those that join."""
 
+import signal
+import time
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from popdist import generations
 from poprun.wire import protocol
@@ -129,6 +134,74 @@ def test_the_messages_are_those_of_poprun() -> None:
     names = ("ELASTIC", "REFORM", "ELASTIC_KNOWN", "MEMBERS_CHANGE")
     for name in (*names, "REFORMED", "REFORM_REFUSED"):
         assert getattr(generations, name) == getattr(protocol, name)
+
+
+# Adds up until a member is lost, re-forms, and adds up until a file is there.
+STOPPED = """
+from popdist import elastic
+assert not elastic.refusal()
+
+def add(is_over=lambda: False):
+    while True:
+        values = np.array([1.0, is_over()])
+        size, over = popdist.instance_group().all_reduce(values).tolist()
+        if over:
+            return int(size)
+
+print("begins", flush=True)
+try:
+    add()
+except popdist.PeerLostError:
+    print("lost", flush=True)
+elastic.reform()
+print(elastic.generation(), flush=True)
+print(add(lambda: os.path.exists(OVER)))
+"""
+
+
+@pytest.mark.parametrize("per_host", [(3,), (1, 1, 1)])
+def test_an_instance_that_stood_still_meets_the_others_when_it_continues(
+    tmp_path: Path, per_host: Sequence[int]
+) -> None:
+    over = tmp_path / "over"
+    body = STOPPED.replace("OVER", repr(str(over)))
+    with Coordinator(tmp_path, per_host, body) as job:
+        wait_until(lambda: all("begins" in job.output(i) for i in range(3)))
+        job.kill(2, signal.SIGSTOP)
+        job.kill(1)
+        wait_until(lambda: "lost" in job.output(0))
+        time.sleep(1.0)
+        assert job.generation == 0
+        job.kill(2, signal.SIGCONT)
+        wait_until(lambda: "1" in job.output(0))
+        over.touch()
+        ended = job.finish()
+
+    assert ended[0].out == ended[2].out == "begins\nlost\n1\n2\n", ended
+
+
+@pytest.mark.parametrize("per_host", [(3,), (1, 1, 1)])
+def test_a_lost_instance_that_continues_takes_no_part_in_the_next_generation(
+    tmp_path: Path, per_host: Sequence[int]
+) -> None:
+    over = tmp_path / "over"
+    body = STOPPED.replace("OVER", repr(str(over)))
+    with Coordinator(tmp_path, per_host, body) as job:
+        wait_until(lambda: all("begins" in job.output(i) for i in range(3)))
+        job.kill(2, signal.SIGSTOP)
+        job.lose(2)
+        wait_until(lambda: "1" in job.output(0))
+        job.kill(2, signal.SIGCONT)
+        wait_until(lambda: job.process(2).process.poll() is not None)
+        over.touch()
+        ended = job.finish()
+
+    assert ended[0].out == ended[1].out == "begins\nlost\n1\n2\n", ended
+    assert ended[2].out == "begins\nlost\n", ended
+    assert ended[2].err.splitlines()[-1] == (
+        "popdist.errors.ElasticError: The job cannot re-form any more, because poprun "
+        "cannot be asked: it has ended, or does not know this job."
+    )
 
 
 def test_registered_communicators_and_old_groups_end_with_their_generation(
