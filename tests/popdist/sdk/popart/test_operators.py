@@ -149,6 +149,7 @@ CASES = [
     Case("Selu", [floats(9)], attributes={"alpha": 1.1, "gamma": 1.3}),
     Case("Shrink", [floats(9)], attributes={"bias": 0.2, "lambd": 1.0}),
     Case("ThresholdedRelu", [floats(9)], attributes={"alpha": 0.5}),
+    Case("ThresholdedRelu", [NOT_FINITE]),
     Case("Where", [bools(2, 3), floats(2, 3), floats(3)]),
     Case("MatMul", [floats(2, 3, 4), floats(4, 5)]),
     Case("Gemm", [floats(2, 3), floats(3, 4), floats(4)]),

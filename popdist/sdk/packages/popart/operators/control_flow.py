@@ -190,10 +190,6 @@ def _refuse_if(form: Form) -> str:
     return ""
 
 
-def _refuse_call(form: Form) -> str:
-    return _refuse_others_than(form, "callee")
-
-
 def _refuse_others_than(form: Form, attribute: str) -> str:
     """Return why a graph does not fit these inputs and outputs."""
     body: Body = form.attributes[attribute]
@@ -249,4 +245,6 @@ ONNX = {
     "Loop": Operator(_loop, refusal=_refuse_loop),
     "Scan": Operator(_scan, refusal=_refuse_scan),
 }
-GRAPHCORE = {"Call": Operator(_call, refusal=_refuse_call)}
+GRAPHCORE = {
+    "Call": Operator(_call, refusal=lambda form: _refuse_others_than(form, "callee"))
+}

@@ -104,7 +104,10 @@ ONNX = {
     "Softplus": Operator.of(lambda x: F.softplus(x, threshold=math.inf)),
     "Softsign": Operator.of(F.softsign),
     "Sum": Operator.of(_sum),
-    "ThresholdedRelu": Operator.of(lambda x, alpha: F.threshold(x, alpha, 0)),
+    # F.threshold() would keep NaN.
+    "ThresholdedRelu": Operator.of(
+        lambda x, alpha: torch.where(x > alpha, x, torch.zeros_like(x))
+    ),
     "Xor": Operator.of(torch.logical_xor),
 }
 GRAPHCORE = {
