@@ -118,17 +118,15 @@ _TENSORFLOW: _Groups = {
         "ReplicaContextBase.merge_call": _LOGS,
         "StrategyExtendedV2._scope": _TWO_STRATEGIES,
     },
-    f"{_DISTRIBUTE}cross_device_ops:CrossDeviceOps.": {
-        "_gather, _gather_implementation": _OWN_ROWS,
-        "_num_between_graph_workers": _UNKNOWN_STRATEGY,
-    },
+    f"{_DISTRIBUTE}distribute_utils:": {"create_mirrored_variable": _OWN_VALUES},
     f"{_DISTRIBUTE}input_lib:DistributedIteratorBase.": {
         "get_next, get_next_as_optional": _STEPS,
     },
     f"{_DISTRIBUTE}mirrored_strategy:MirroredExtended.": {
-        "_batch_reduce_to, _get_cross_device_ops, _reduce_to": _UNKNOWN_STRATEGY,
+        "_batch_reduce_to, _reduce_to": _UNKNOWN_STRATEGY,
         "_broadcast_to, _call_for_each_replica": _OWN_VALUES,
-        "_create_variable": "variables begin with different values",
+        "_create_variable": _MISTAKES,
+        "_get_variable_creator_initial_value": "variables begin with different values",
         "_distribute_datasets_from_function, _experimental_distribute_dataset": _STEPS,
         "_make_dataset_iterator, _make_input_fn_iterator": _STEPS,
         "_experimental_distribute_values_from_function": _FEWER_REPLICAS,

@@ -18,9 +18,9 @@ except ModuleNotFoundError as error:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from popdist.tensorflow import keras_training  # noqa: F401  (extends fit)
 from popdist.tensorflow.devices import provide_local_devices
 from popdist.tensorflow.ipu_config import set_ipu_config
-from popdist.tensorflow.keras_training import watch_fit
 
 if TYPE_CHECKING:
     from popdist.tensorflow.host_collectives import allgather, allreduce, broadcast
@@ -35,7 +35,6 @@ __all__ = [
 ]
 
 provide_local_devices()
-watch_fit()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,9 @@
 """A logical CPU for each local replica: the devices that strategies train on."""
 
-from typing import Any
-
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 from popdist.session import STATE
-
-_PhysicalDevice = Any
 
 
 def provide_local_devices() -> None:
@@ -18,7 +14,7 @@ def provide_local_devices() -> None:
     replicas = STATE.job.instance.num_local_replicas
     if replicas == 1 or context.context()._initialized:
         return
-    cpu = _cpu()
+    (cpu,) = tf.config.list_physical_devices("CPU")
     if tf.config.get_logical_device_configuration(cpu) is None:
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * replicas
@@ -43,7 +39,3 @@ def local_devices() -> list[str]:
             "tf.config.set_logical_device_configuration."
         )
     return names[:replicas]
-
-
-def _cpu() -> _PhysicalDevice:
-    return tf.config.list_physical_devices("CPU")[0]

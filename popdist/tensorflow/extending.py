@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable
 from functools import reduce, wraps
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import wrapt
 
 from popdist.framework_names import KERAS, TENSORFLOW, TF_KERAS, FrameworkNames
+
+Around = TypeVar("Around", bound=Callable[..., Any])
 
 _TABLES = {table.package: table for table in (TENSORFLOW, KERAS, TF_KERAS)}
 
@@ -56,6 +58,17 @@ def _extend_one(table: FrameworkNames, name: str, around: Callable[..., Any]) ->
     wrapt.register_post_import_hook(
         lambda _: _call_at_import(module_name, replace), table.package
     )
+
+
+def extends(*paths: str) -> Callable[[Around], Around]:
+    """Return a decorator of a function that extends others: see extend()."""
+
+    def register(around: Around) -> Around:
+        for path in paths:
+            extend(path, around)
+        return around
+
+    return register
 
 
 def _call_at_import(module_name: str, hook: Callable[[], None]) -> None:

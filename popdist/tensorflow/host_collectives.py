@@ -17,7 +17,6 @@ import tensorflow as tf
 from popdist import collectives
 from popdist.communicators import participants
 from popdist.engine.calls.array_rows import Array
-from popdist.engine.handle import Handle
 from popdist.errors import MismatchError
 from popdist.session import STATE
 from popdist.tensorflow.tensors.memory import Tensor, new_memory
@@ -28,8 +27,8 @@ from popdist.tensorflow.tensors.operation import (
     zeros_after,
 )
 
-# A function that begins a call on one array.
-_Start = Callable[[Array], Handle[Array]]
+# A function that makes a call on one array.
+_Call = Callable[[Array], Array]
 
 
 def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> Tensor:
@@ -56,9 +55,12 @@ def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> Ten
         wide = allreduce(tf.cast(tensor, tf.float32), reduce_op, name)
         return tf.cast(wide, tensor.dtype)
 
+    def add(array: Array) -> Array:
+        return collectives.allReduceSum(_copy(array), name)
+
     @tf.custom_gradient
     def reduced(tensor: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
-        total = _call(_add(name), tensor, tensor.shape)
+        total = _call(add, tensor, tensor.shape)
 
         def gradient(upstream: Tensor) -> Tensor:
             return allreduce(upstream, reduce_op, _of_gradient(name))
@@ -79,9 +81,9 @@ def allgather(value: Any, tensor_name: str | None = None) -> Tensor:
     name = _name(tensor_name, "AllGather", tensor)
     instances = participants()
 
-    def start(array: Array) -> Handle[Array]:
+    def gather(array: Array) -> Array:
         rows = new_memory((len(instances), *array.shape), array.dtype)
-        return collectives.allGather(array, rows, name, async_op=True)
+        return collectives.allGather(array, rows, name)
 
     @tf.custom_gradient
     def gathered(tensor: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
@@ -91,7 +93,7 @@ def allgather(value: Any, tensor_name: str | None = None) -> Tensor:
         def gradient(upstream: Tensor) -> Tensor:
             return allreduce(upstream, "SUM", _of_gradient(name))[own]
 
-        return _call(start, tensor, shape), gradient
+        return _call(gather, tensor, shape), gradient
 
     return gathered(tensor)
 
@@ -107,8 +109,8 @@ def broadcast(value: Any, root_rank: int = 0, tensor_name: str | None = None) ->
     tensor = tf.convert_to_tensor(value)
     name = _name(tensor_name, "Broadcast", tensor)
 
-    def start(array: Array) -> Handle[Array]:
-        return collectives.broadcast(_copy(array), root_rank, name, async_op=True)
+    def share(array: Array) -> Array:
+        return collectives.broadcast(_copy(array), root_rank, name)
 
     @tf.custom_gradient
     def shared(tensor: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
@@ -117,7 +119,7 @@ def broadcast(value: Any, root_rank: int = 0, tensor_name: str | None = None) ->
             is_root = STATE.job.place.rank == root_rank
             return total if is_root else zeros_after(total)
 
-        return _call(start, tensor, tensor.shape), gradient
+        return _call(share, tensor, tensor.shape), gradient
 
     return shared(tensor)
 
@@ -144,13 +146,6 @@ def _of_gradient(name: str | None) -> str | None:
     return name and f"{name}_grad"
 
 
-def _add(name: str | None) -> _Start:
-    def start(array: Array) -> Handle[Array]:
-        return collectives.allReduceSum(_copy(array), name, async_op=True)
-
-    return start
-
-
 def _copy(array: Array) -> Array:
     copy = new_memory(array.shape, array.dtype)
     np.copyto(copy, array)
@@ -165,22 +160,10 @@ def _divided(total: Tensor) -> Tensor:
     return total // instances
 
 
-class _List:
-    """A call under way, as one that has a list of results."""
-
-    def __init__(self, handle: Handle[Array]) -> None:
-        self._handle = handle
-
-    def wait(self) -> list[Array]:
-        return [self._handle.wait()]
-
-
-def _call(start: _Start, tensor: Tensor, shape: tf.TensorShape) -> Tensor:
+def _call(call: _Call, tensor: Tensor, shape: tf.TensorShape) -> Tensor:
     spec = tf.TensorSpec(shape, tensor.dtype)
     try:
-        (result,) = call_by_name(
-            lambda arrays: _List(start(arrays[0])), [tensor], [spec]
-        )
+        (result,) = call_by_name(lambda arrays: [call(arrays[0])], [tensor], [spec])
     except MismatchError as error:
         # A graph raises the same error.
         raise tf.errors.UnknownError(None, None, str(error)) from error

@@ -6,18 +6,12 @@ from typing import Any
 import tensorflow as tf
 
 from popdist.replicated.lone_training import note_training
-from popdist.tensorflow.extending import extend
+from popdist.tensorflow.extending import extends
 
 _ADVICE = (
     "Make the model within `with popdist.tensorflow.PopDistStrategy().scope():`, or "
     "compile it with horovod's DistributedOptimizer."
 )
-
-
-def watch_fit() -> None:
-    """Note from now on if either Keras trains a model that other instances do not."""
-    extend("TensorFlowTrainer.fit", _noted)
-    extend("Model.fit", _noted)
 
 
 def strategy_of(model: Any) -> Any:
@@ -27,7 +21,11 @@ def strategy_of(model: Any) -> Any:
     )
 
 
-def _noted(fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+@extends("TensorFlowTrainer.fit", "Model.fit")
+def fit_with_note(
+    fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Train a model, and note if no strategy of several processes trains it."""
     result = fit(model, *args, **kwargs)
     if not isinstance(
         strategy_of(model),

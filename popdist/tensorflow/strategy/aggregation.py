@@ -8,20 +8,6 @@ import tensorflow as tf
 from popdist.tensorflow.tensors.memory import Tensor
 
 
-def call_recorded(
-    strategy_class: type[Any], call: Any, function: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Call a traced function, and record the variables that it writes in a run.
-
-    Its tracing alone has recorded that. The extended strategies have a method
-    record_call.
-    """
-    strategy = tf.distribute.get_strategy()
-    if isinstance(strategy, strategy_class):
-        strategy.extended.record_call(function.graph)
-    return call(function, *args, **kwargs)
-
-
 @tf.autograph.experimental.do_not_convert
 def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
     """Return the tensors among the arguments of a replica."""

@@ -43,32 +43,20 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         self._devices = devices
         self._replicas = len(devices)
 
-    @property
-    def _num_between_graph_workers(self) -> int:
-        # The base would return values as they are where there is one.
-        return max(2, self._exchange.instances.size)
-
-    def reduce_implementation(
-        self, reduce_op: Any, per_replica_value: Value, destinations: Any, options: Any
-    ) -> Value:
-        """Return the reduction of one value."""
-        pairs = [(per_replica_value, destinations)]
-        return self.batch_reduce_implementation(reduce_op, pairs, options)[0]
-
-    def batch_reduce_implementation(
-        self,
-        reduce_op: Any,
-        value_destination_pairs: Sequence[tuple[Value, Any]],
-        options: Any,
+    def reduce_to(
+        self, reduce_op: Any, pairs: Sequence[tuple[Value, Any]]
     ) -> list[Value]:
-        """Return the reductions of several values, in one call."""
-        values = [self.tensors_of(value) for value, _ in value_destination_pairs]
-        spread = any(
-            map(self._is_everywhere, [to for _, to in value_destination_pairs])
-        )
+        """Return the reductions of several values, in one call.
+
+        Args:
+            pairs: Each value, and where it is wanted.
+        """
+        values = [self.tensors_of(value) for value, _ in pairs]
+        spread = any(self._is_everywhere(to) for _, to in pairs)
         results = self.reduce_tensors(reduce_op, values, spread)
-        pairs = zip(results, value_destination_pairs, strict=True)
-        return [self._at(copies, to) for copies, (_, to) in pairs]
+        return [
+            self._at(copies, to) for copies, (_, to) in zip(results, pairs, strict=True)
+        ]
 
     @tf.autograph.experimental.do_not_convert
     def reduce_tensors(
@@ -93,32 +81,25 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
                 "tf.distribute.ReduceOp.SUM or MEAN."
             )
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
-        sums: dict[int, Sequence[Tensor]] = {}
-        means: dict[int, Sequence[Tensor]] = {}
-        sparse: dict[int, Sequence[tf.IndexedSlices]] = {}
+        kinds: dict[str, dict[int, Any]] = {"sparse": {}, "sum": {}, "mean": {}}
         for index, tensors in enumerate(values):
             if isinstance(tensors[0], tf.IndexedSlices):
-                sparse[index] = tensors
+                kind = "sparse"
             else:
-                exact = is_mean and tensors[0].dtype.is_floating
-                (means if exact else sums)[index] = tensors
-        added = [[each] for each in self._add_sparse([*sparse.values()])]
-        results: dict[int, list[Tensor]] = dict(zip(sparse, added, strict=True))
-        totals = self._reduce_dense([*sums.values()], "sum", spread)
-        results |= zip(sums, totals, strict=True)
-        if is_mean:
-            replicas = self._exchange.replicas.num_replicas
-            results = {
-                index: [_divided(total, replicas) for total in copies]
-                for index, copies in results.items()
-            }
-        averages = self._reduce_dense([*means.values()], "mean", spread)
-        results |= zip(means, averages, strict=True)
+                kind = "mean" if is_mean and tensors[0].dtype.is_floating else "sum"
+            kinds[kind][index] = tensors
+        results: dict[int, list[Tensor]] = {}
+        for kind, of_kind in kinds.items():
+            several = [*of_kind.values()]
+            if kind == "sparse":
+                reduced = [[each] for each in self._add_sparse(several)]
+            else:
+                reduced = self._reduce_dense(several, kind, spread)
+            if is_mean and kind != "mean":
+                replicas = self._exchange.replicas.num_replicas
+                reduced = [[_divided(x, replicas) for x in each] for each in reduced]
+            results |= zip(of_kind, reduced, strict=True)
         return [results[index] for index in range(len(values))]
-
-    def gather_tensors(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
-        """Return the tensors of all replicas, one behind the other along an axis."""
-        return self._gather([tensors], axis)[0]
 
     def from_first_instance(self, tensor: Tensor) -> Tensor:
         """Return the tensor of instance 0, which may be a sparse one."""
@@ -128,12 +109,8 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
             first = self.call("first", _parts_of_first, rows, specs)
             return tf.IndexedSlices(*first, tensor.dense_shape)
         tensor = tf.convert_to_tensor(tensor)
-
-        def share(exchange: Exchange, arrays: Sequence[Array]) -> list[Array]:
-            return [exchange.from_first_instance(arrays[0])]
-
         spec = tf.TensorSpec(tensor.shape, tensor.dtype)
-        return self.call("broadcast", share, [tensor], [spec])[0]
+        return self.call("broadcast", Exchange.from_first_instance, [tensor], [spec])[0]
 
     def true_on_all(self, flag: Tensor) -> Tensor:
         """Return whether a tensor, which is a bool, is true on all instances."""
@@ -161,11 +138,11 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
             function = partial(call, self._exchange)
             return call_in_order(function, tensors, specs)
         name = unique_name(f"PopDistStrategy_{what}")
-        begin = partial(self._exchange.request, name, call)
-        return call_by_name(begin, tensors, specs)
+        function = partial(self._exchange.call_by_name, name, call)
+        return call_by_name(function, tensors, specs)
 
     def _gather(self, values: Sequence[Sequence[Tensor]], axis: int) -> list[Tensor]:
-        """Return several values, each gathered as by gather_tensors(), in one call."""
+        """Return several values, each gathered along an axis, in one call."""
         replicas = self._replicas
 
         def gather(exchange: Exchange, arrays: Sequence[Array]) -> list[Array]:
@@ -182,11 +159,9 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         flat = [tensor for tensors in values for tensor in tensors]
         return self.call("gather", gather, flat, specs)
 
-    def _gather_implementation(
-        self, per_replica_value: Value, destinations: Any, axis: int, options: Any
-    ) -> Value:
-        tensors = self.tensors_of(per_replica_value)
-        return self._at([self.gather_tensors(tensors, axis)], destinations)
+    def gather_to(self, value: Value, destinations: Any, axis: int) -> Value:
+        """Return the tensors of all replicas, one behind the other, where wanted."""
+        return self._at(self._gather([self.tensors_of(value)], axis), destinations)
 
     def _is_everywhere(self, destinations: Any) -> bool:
         """Return whether all local replicas' devices are wanted."""

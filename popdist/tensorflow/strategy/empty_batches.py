@@ -11,11 +11,20 @@ from typing import Any
 
 import tensorflow as tf
 
+from popdist.tensorflow.extending import extends
+from popdist.tensorflow.strategy.extended import is_popdist, uses_popdist
 from popdist.tensorflow.tensors.memory import Tensor
 
 
+@extends(
+    "conv2d",
+    "conv3d",
+    "max_pool",
+    "max_pool3d",
+    "max_pool_with_argmax",
+    "extract_image_patches",
+)
 def with_a_row(
-    strategy_class: type,
     operation: Callable[..., Any],
     *args: Any,
     **kwargs: Any,
@@ -27,7 +36,7 @@ def with_a_row(
     # A batch is the first argument.
     batch, *rest = args or (kwargs.pop("input"),)
     shape = tf.TensorShape(getattr(batch, "shape", None))
-    if shape.rank is None or shape[0] or not _may_be_empty(strategy_class):
+    if shape.rank is None or shape[0] or not _may_be_empty():
         return operation(batch, *rest, **kwargs)
     rows = tf.shape(batch)[0]
     missing = tf.pad([[0, tf.maximum(1 - rows, 0)]], [[0, shape.rank - 1], [0, 0]])
@@ -46,18 +55,19 @@ def with_a_row(
     return tf.nest.map_structure(cut, operation(padded, *rest, **kwargs))
 
 
-def _may_be_empty(strategy_class: type) -> bool:
+def _may_be_empty() -> bool:
     """Return whether a replica computes here that may have an empty batch.
 
     The first local replica always has a row.
     """
     replica = tf.distribute.get_replica_context()
-    is_ours = replica is not None and isinstance(replica.strategy, strategy_class)
-    return is_ours and replica._replica_id > 0
+    if replica is None or not is_popdist(replica.strategy):
+        return False
+    return bool(replica._replica_id > 0)
 
 
+@extends("BatchNormalization._moments")
 def moments_of_rows(
-    strategy_class: type,
     moments: Callable[..., tuple[Tensor, Tensor]],
     layer: Any,
     inputs: Tensor,
@@ -65,9 +75,8 @@ def moments_of_rows(
 ) -> tuple[Tensor, Tensor]:
     """Return mean and variance of a batch; of an empty one, those up to now."""
     found = moments(layer, inputs, mask)
-    is_ours = isinstance(tf.distribute.get_strategy(), strategy_class)
     # Synchronized moments cover the samples of all replicas.
-    if inputs.shape[0] or layer.synchronized or not is_ours:
+    if inputs.shape[0] or layer.synchronized or not uses_popdist():
         return found
     kept = layer.moving_mean, layer.moving_variance
     is_empty = tf.equal(tf.size(inputs), 0)
@@ -78,8 +87,8 @@ def moments_of_rows(
     return mean, variance
 
 
+@extends("reduce_values")
 def loss_of_rows(
-    strategy_class: type,
     reduce_values: Callable[..., Tensor],
     values: Tensor,
     sample_weight: Tensor | None = None,
@@ -89,6 +98,5 @@ def loss_of_rows(
     loss = reduce_values(values, sample_weight, reduction)
     is_reduced = reduction is not None and reduction != "none"
     if loss.shape == (0,) and is_reduced:
-        strategy = tf.distribute.get_strategy()
-        return tf.reduce_sum(loss) if isinstance(strategy, strategy_class) else loss
+        return tf.reduce_sum(loss) if uses_popdist() else loss
     return loss

@@ -9,7 +9,6 @@ import numpy as np
 from popdist.engine._core import address_of
 from popdist.engine.calls.array_rows import Array, readable
 from popdist.engine.group import Group
-from popdist.engine.handle import Handle
 from popdist.engine.spec.dtypes import DType, code_of, reduction_code_of
 from popdist.groups.replica_group import replicas_of
 from popdist.negotiation.named_calls import NamedCall, named_calls_among
@@ -42,10 +41,6 @@ class Exchange:
         layouts = [(arrays[0].shape, arrays[0].dtype) for arrays in tensors]
         results = new_memories(layouts)
         targets = [_real(result) for result in results]
-        if self.replicas is self.instances:
-            rows = [_real(arrays[0]) for arrays in tensors]
-            self.instances.grouped_all_reduce(rows, op, out=targets)
-            return results
         # The local replicas share each result.
         tables: dict[DType, list[int]] = {}
         for arrays, target in zip(tensors, targets, strict=True):
@@ -99,22 +94,24 @@ class Exchange:
         np.concatenate(parts, axis, out=result)
         return result
 
-    def from_first_instance(self, array: Array) -> Array:
-        """Return the array of instance 0."""
-        result = new_memory(array.shape, array.dtype)
-        self.instances.broadcast(_real(array), 0, out=_real(result))
-        return result
+    def from_first_instance(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the arrays of instance 0."""
+        results = new_memories([(array.shape, array.dtype) for array in arrays])
+        for array, result in zip(arrays, results, strict=True):
+            self.instances.broadcast(_real(array), 0, out=_real(result))
+        return results
 
-    def request(
+    def call_by_name(
         self, name: str, call: ExchangeCall, arrays: Sequence[Array]
-    ) -> Handle[Sequence[Array]]:
-        """Begin a call that is matched by its name."""
+    ) -> Sequence[Array]:
+        """Return the results of a call that is matched by its name."""
 
         def carry_out(group: Group, _: str | None) -> Sequence[Array]:
             return call(Exchange.among(group), arrays)
 
         named = NamedCall(name, "exchange", carry_out)
-        return named_calls_among(STATE.job.members).submit(named, wait=False)
+        handle = named_calls_among(STATE.job.members).submit(named, wait=False)
+        return handle.wait()
 
 
 def _real(array: Array) -> Array:

@@ -1,25 +1,22 @@
 """The methods that tf.distribute calls, for replicas of several instances."""
 
 import weakref
-from collections.abc import Callable, Sequence
-from functools import partial
-from secrets import randbits
+from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils, input_util
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
-from tensorflow.python.distribute.numpy_dataset import SingleDevice
 from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 from tensorflow.python.distribute.values import DistributedVariable
-from tensorflow.python.eager import context, record
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
 from popdist.replicated.members import Members
 from popdist.session import STATE
+from popdist.tensorflow.extending import extends
 from popdist.tensorflow.strategy.aggregation import (
     bytes_of_tensor,
     tensor_of_bytes,
@@ -37,7 +34,6 @@ from popdist.tensorflow.strategy.keras_logs import (
 )
 from popdist.tensorflow.strategy.random_state import own_seed, use_generators
 from popdist.tensorflow.strategy.same_data import is_compared, warn_of_same_data
-from popdist.tensorflow.strategy.saving import save_alone
 from popdist.tensorflow.strategy.summaries import meet_writers
 from popdist.tensorflow.strategy.variables import VARIABLE_CLASSES
 from popdist.tensorflow.tensors.memory import Tensor
@@ -94,9 +90,7 @@ class PopDistExtended(MirroredExtended):
         self._functions: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
         )
-        job = members.gather(randbits(62))[0]
         if self._instances > 1:
-            save_alone(f"{job:016x}", self._rank)
             meet_writers(members)
         if members.replicas > 1 and PopDistExtended.trains is None:
             PopDistExtended.trains = False
@@ -147,31 +141,20 @@ class PopDistExtended(MirroredExtended):
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         return replica_id_in_sync_group - self.members.first_replica
 
-    def _get_cross_device_ops(self, value: Value) -> EngineCrossDeviceOps:
-        return self._engine
-
     def _reduce_to(
         self, reduce_op: Any, value: Value, destinations: Any, options: Any
     ) -> Value:
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
-        flat = tf.nest.flatten(value)
-        # The mean of equal values is the value itself.
-        kept = [is_mean and distribute_utils.is_mirrored(each) for each in flat]
-        pairs = [
-            (each, destinations)
-            for each, keep in zip(flat, kept, strict=True)
-            if not keep
-        ]
-        reduced = iter(
-            self._engine.batch_reduce_implementation(reduce_op, pairs, options)
-            if pairs
-            else ()
-        )
-        results = [
-            each if keep else next(reduced)
-            for each, keep in zip(flat, kept, strict=True)
-        ]
-        return tf.nest.pack_sequence_as(value, results)
+        results = dict(enumerate(tf.nest.flatten(value)))
+        pairs = {
+            index: (each, destinations)
+            for index, each in results.items()
+            # The mean of equal values is the value itself.
+            if not (is_mean and distribute_utils.is_mirrored(each))
+        }
+        reduced = self._engine.reduce_to(reduce_op, [*pairs.values()])
+        results |= zip(pairs, reduced, strict=True)
+        return tf.nest.pack_sequence_as(value, [*results.values()])
 
     def _batch_reduce_to(
         self, reduce_op: Any, value_destination_pairs: Any, options: Any
@@ -179,7 +162,7 @@ class PopDistExtended(MirroredExtended):
         pairs = list(value_destination_pairs)
         if self._running and not self._add_ipu_cross_replica_reductions:
             return [value for value, _ in pairs]
-        return self._engine.batch_reduce_implementation(reduce_op, pairs, options)
+        return self._engine.reduce_to(reduce_op, pairs)
 
     def _broadcast_to(self, tensor: Value, destinations: Any) -> Value:
         # Variables that take the value of the first replica take it from instance 0.
@@ -203,7 +186,7 @@ class PopDistExtended(MirroredExtended):
     def _gather_to_implementation(
         self, value: Value, destinations: Any, axis: int, options: Any
     ) -> Value:
-        return self._engine._gather_implementation(value, destinations, axis, options)
+        return self._engine.gather_to(value, destinations, axis)
 
     # --- Data.
 
@@ -240,14 +223,7 @@ class PopDistExtended(MirroredExtended):
         workers = self._input_workers_with_options(options)
         # One for all local replicas, or one for each.
         pipelines = workers.num_workers
-        contexts = [
-            tf.distribute.InputContext(
-                num_input_pipelines=self._instances * pipelines,
-                input_pipeline_id=self._rank * pipelines + pipeline,
-                num_replicas_in_sync=self._num_replicas_in_sync,
-            )
-            for pipeline in range(pipelines)
-        ]
+        contexts = self._input_contexts(pipelines)
         replicas = len(self._devices) // pipelines
         even = even_steps([*map(dataset_fn, contexts)], self.members, replicas)
         of_pipeline = {
@@ -265,14 +241,23 @@ class PopDistExtended(MirroredExtended):
     def _make_input_fn_iterator(
         self, input_fn: Any, replication_mode: Any = None
     ) -> Any:
-        context = tf.distribute.InputContext(
-            num_input_pipelines=self._instances,
-            input_pipeline_id=self._rank,
-            num_replicas_in_sync=self._num_replicas_in_sync,
-        )
         return input_lib_v1.InputFunctionIterator(
-            input_fn, self._input_workers, [context], self._container_strategy()
+            input_fn,
+            self._input_workers,
+            self._input_contexts(1),
+            self._container_strategy(),
         )
+
+    def _input_contexts(self, pipelines: int) -> list[tf.distribute.InputContext]:
+        """Return the contexts for functions that make data sets of this instance."""
+        return [
+            tf.distribute.InputContext(
+                num_input_pipelines=self._instances * pipelines,
+                input_pipeline_id=self._rank * pipelines + pipeline,
+                num_replicas_in_sync=self._num_replicas_in_sync,
+            )
+            for pipeline in range(pipelines)
+        ]
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
         first = self.members.first_replica
@@ -292,72 +277,36 @@ class PopDistExtended(MirroredExtended):
 
     # --- Variables.
 
-    @staticmethod
-    def is_without_model() -> bool:
-        """Return whether the instances train nothing together, though they should."""
-        return PopDistExtended.trains is False
-
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         is_on_read = kwargs.get("synchronization") is tf.VariableSynchronization.ON_READ
         # TensorFlow has None for trained variables, unless they are aggregated on
         # reads.
         if kwargs.get("trainable") is not False and not is_on_read:
             PopDistExtended.trains = True
-        colocated = kwargs.pop("colocate_with", None)
-        if isinstance(colocated, SingleDevice):
-            with tf.device(colocated.device):
-                return next_creator(**kwargs)
-        devices = self._devices if colocated is None else colocated._devices
-        return distribute_utils.create_mirrored_variable(
-            self._container_strategy(),
-            partial(self._create_parts, next_creator, devices),
-            VARIABLE_CLASSES,
-            None,
-            **kwargs,
-        )
+        return super()._create_variable(next_creator, **kwargs)
 
-    def _create_parts(
-        self, next_creator: Any, devices: Sequence[str], **kwargs: Any
-    ) -> list[Any]:
-        """Return the variable of each local replica."""
-        parts: list[Any] = []
-        initial_value = kwargs.pop("initial_value")
-        for replica, device in enumerate(devices):
-            if parts:
-                # Names that end so are absolute.
-                name = parts[0].name.split(":")[0]
-                kwargs["name"] = f"{name}/replica_{replica}/"
-            with (
-                tf.device(device),
-                context.device_policy(context.DEVICE_PLACEMENT_SILENT),
-                record.stop_recording(),
-            ):
-                value = self._initial_value(replica, parts, initial_value, kwargs)
-                parts.append(next_creator(initial_value=value, **kwargs))
-        return parts
-
-    def _initial_value(
-        self, replica: int, parts: Sequence[Any], value: Any, kwargs: Any
+    def _get_variable_creator_initial_value(
+        self, replica_id: int, device: str, primary_var: Any, **kwargs: Any
     ) -> Any:
         """Return a function that makes a replica's initial value from instance 0's."""
-        number = self.members.first_replica + replica
+        value = super()._get_variable_creator_initial_value(
+            replica_id, device, primary_var, **kwargs
+        )
+        first = self.members.first_replica
 
-        def from_first_instance() -> Tensor:
+        def initial_value() -> Tensor:
             initial = value() if callable(value) else value
-            if isinstance(initial, CheckpointInitialValue):
-                initial = initial.wrapped_value
-            tensor = tf.convert_to_tensor(initial, dtype=kwargs.get("dtype"))
-            if self._instances > 1 and _is_exchanged(tensor):
-                tensor = self._engine.from_first_instance(tensor)
-            return own_seed(kwargs.get("name"), tensor, number)
+            if replica_id == 0:
+                if isinstance(initial, CheckpointInitialValue):
+                    initial = initial.wrapped_value
+                initial = tf.convert_to_tensor(initial, dtype=kwargs.get("dtype"))
+                if self._instances > 1 and _is_exchanged(initial):
+                    initial = self._engine.from_first_instance(initial)
+            seeded = first if replica_id else 0
+            name = kwargs.get("name")
+            return own_seed(name, initial, first + replica_id, other=seeded)
 
-        def from_first_part() -> Tensor:
-            in_session = not tf.compat.v1.executing_eagerly_outside_functions()
-            first = parts[0].initial_value if in_session else parts[0].read_value()
-            own = self.members.first_replica
-            return own_seed(kwargs.get("name"), first, number, other=own)
-
-        return from_first_part if parts else from_first_instance
+        return initial_value
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
         if not isinstance(var, DistributedVariable):
@@ -521,3 +470,49 @@ class PopDistExtended(MirroredExtended):
 def _is_exchanged(tensor: Value) -> bool:
     """Return whether instance 0 can send a tensor: a string cannot be sent."""
     return tf.is_tensor(tensor) and tensor.dtype != tf.string
+
+
+def is_popdist(strategy: Any) -> bool:
+    """Return whether a strategy is a PopDistStrategy."""
+    return isinstance(getattr(strategy, "extended", None), PopDistExtended)
+
+
+def uses_popdist() -> bool:
+    """Return whether the strategy in use here is a PopDistStrategy."""
+    return is_popdist(tf.distribute.get_strategy())
+
+
+@extends("create_mirrored_variable")
+def create_own_variable(
+    create: Callable[..., Any],
+    strategy: tf.distribute.Strategy,
+    create_parts: Callable[..., Any],
+    classes: Mapping[Any, Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Create a variable, by popdist's classes for a PopDistStrategy."""
+    own = VARIABLE_CLASSES if is_popdist(strategy) else classes
+    return create(strategy, create_parts, own, *args, **kwargs)
+
+
+@extends("ConcreteFunction._call_flat")
+def call_recorded(call: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a traced function, and record the variables that it writes in a run.
+
+    Its tracing alone has recorded that.
+    """
+    if uses_popdist():
+        tf.distribute.get_strategy().extended.record_call(function.graph)
+    return call(function, *args, **kwargs)
+
+
+@extends("ReplicaContextBase.merge_call")
+def record_merged(
+    merge_call: Callable[..., Any], context: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Record what a replica gets from a merge_call: it is equal on all of them."""
+    result = merge_call(context, *args, **kwargs)
+    if is_popdist(context.strategy):
+        context.strategy.extended.merged.append(result)
+    return result

@@ -15,20 +15,17 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 
+from popdist.tensorflow.extending import extends
+from popdist.tensorflow.strategy.extended import is_popdist
 from popdist.tensorflow.tensors.memory import Tensor
 
 Iterator = Any
 
 
-def get_next(
-    strategy_class: type, get_next: Any, iterator: Iterator, name: str | None = None
-) -> Any:
-    """Return the batches of the next step, or raise TensorFlow's error of the end.
-
-    The extended strategies have a method true_on_all, which returns whether a tensor is
-    true on all instances.
-    """
-    if not _makes_steps(iterator, strategy_class):
+@extends("DistributedIteratorBase.get_next")
+def get_next(get_next: Any, iterator: Iterator, name: str | None = None) -> Any:
+    """Return the batches of the next step, or raise TensorFlow's error of the end."""
+    if not _makes_steps(iterator):
         return get_next(iterator, name)
     is_step, values = _next_step(iterator)
     if tf.executing_eagerly():
@@ -43,11 +40,10 @@ def get_next(
         return values()
 
 
-def get_next_as_optional(
-    strategy_class: type, get_next_as_optional: Any, iterator: Iterator
-) -> Any:
+@extends("DistributedIteratorBase.get_next_as_optional")
+def get_next_as_optional(get_next_as_optional: Any, iterator: Iterator) -> Any:
     """Return the batches of the next step, or an empty optional at the end."""
-    if not _makes_steps(iterator, strategy_class):
+    if not _makes_steps(iterator):
         return get_next_as_optional(iterator)
     is_step, values = _next_step(iterator)
     return tf.cond(
@@ -57,9 +53,9 @@ def get_next_as_optional(
     )
 
 
-def _makes_steps(iterator: Iterator, strategy_class: type) -> bool:
+def _makes_steps(iterator: Iterator) -> bool:
     has_partial_steps = iterator._enable_get_next_as_optional
-    return isinstance(iterator._strategy, strategy_class) and (
+    return is_popdist(iterator._strategy) and (
         has_partial_steps or _is_unknown(iterator)
     )
 

@@ -11,7 +11,13 @@ import tensorflow as tf
 
 from popdist.errors import MismatchError
 from popdist.replicated.lone_training import told
+from popdist.tensorflow.extending import extends
 from popdist.tensorflow.keras_training import strategy_of
+from popdist.tensorflow.strategy.extended import (
+    PopDistExtended,
+    is_popdist,
+    uses_popdist,
+)
 
 logger = logging.getLogger("popdist.tensorflow")
 
@@ -26,32 +32,23 @@ _ALIKE = (
 _SCOPE = "Make the model and the optimizer within `with strategy.scope():`."
 
 
-def checked_fit(
-    is_mistake: Callable[[], bool],
-    strategy_class: type[Any],
-    fit: Callable[..., Any],
-    model: Any,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+@extends("TensorFlowTrainer.fit", "Model.fit")
+def checked_fit(fit: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Check a model, and train it.
 
     Args:
-        is_mistake: Returns whether a model that no strategy trains should be one of a
-            PopDistStrategy.
-        strategy_class: The class of strategies. Their models are checked.
         fit: Trains the model.
         model: The model, which is followed by the arguments of fit.
     """
     own = strategy_of(model)
-    if isinstance(own, strategy_class):
+    if is_popdist(own):
         _check_optimizer(model, own)
         named = dict(zip(("x", "y"), args, strict=False)) | kwargs
         x, y = named.get("x"), named.get("y")
         own.extended.compare_data(x if y is None else (x, y))
     else:
-        _check_scope(strategy_class, model)
-        if own is None and is_mistake():
+        _check_scope(model)
+        if own is None and PopDistExtended.trains is False:
             logger.warning(
                 "The model %s was not created in the scope of the PopDistStrategy, so "
                 "each instance trains a separate model. %s",
@@ -64,7 +61,7 @@ def checked_fit(
         return fit(model, *args, **kwargs)
     except (tf.errors.UnknownError, MismatchError) as error:
         found = _MISMATCH.search(str(error))
-        if found is None or not isinstance(own, strategy_class):
+        if found is None or not is_popdist(own):
             raise
         raise MismatchError(
             "The instances do not train alike: one has stopped and another makes a "
@@ -74,43 +71,38 @@ def checked_fit(
         _IN_FIT.reset(token)
 
 
-def _check_scope(strategy_class: type[Any], model: Any) -> None:
-    current = tf.distribute.get_strategy()
-    strategies = [current, *_strategies_of_parts(model)]
-    if any(isinstance(each, strategy_class) for each in strategies):
+def _check_scope(model: Any) -> None:
+    if uses_popdist() or any(map(is_popdist, _strategies_of_parts(model))):
         raise ValueError(
             "The model was not made in the scope of the PopDistStrategy in which it is "
             f"compiled or trained, so the replicas do not share it. {_SCOPE}"
         )
 
 
+@extends("CallbackList.on_train_begin")
 def begin_alike(
-    strategy_class: type[Any],
-    begin: Callable[..., None],
-    callbacks: Any,
-    *args: Any,
-    **kwargs: Any,
+    begin: Callable[..., None], callbacks: Any, *args: Any, **kwargs: Any
 ) -> None:
     """Begin a training, in which all instances make the same epochs.
 
     A callback of Keras 3 restores a backup, and sets the epoch with which fit begins.
     """
     begin(callbacks, *args, **kwargs)
-    members = _members_in_fit(strategy_class, callbacks)
+    members = _members_in_fit(callbacks)
     if members is None:
         return
     # Keras 3 alone has an epoch that callbacks set.
     first = getattr(callbacks.model, "_initial_epoch", None) or 0
-    epochs = members.gather(first)
+    # A list of callbacks that the program has made may know no parameters.
+    params = getattr(callbacks, "params", None) or {}
+    own = first, params.get("epochs") or 0
+    epochs, counts = map(members.gather, own)
     if len(set(epochs)) > 1:
         raise ValueError(
             f"The instances begin with the epochs {epochs}, from instance 0 on: not "
             "all have restored the same backup. Give all of them a BackupAndRestore "
             "with a folder that all hosts share, or copy it to each host."
         )
-    # A list of callbacks that the program has made may know no parameters.
-    params = getattr(callbacks, "params", None) or {}
-    counts = members.gather(params.get("epochs") or 0)
     if len(set(counts)) > 1:
         raise ValueError(
             f"epochs of fit is {counts}, from instance 0 on, but must be the same on "
@@ -118,34 +110,28 @@ def begin_alike(
         )
 
 
+@extends("CallbackList.on_train_batch_end")
 def stop_alike(
-    strategy_class: type[Any],
-    end: Callable[..., None],
-    callbacks: Any,
-    *args: Any,
-    **kwargs: Any,
+    end: Callable[..., None], callbacks: Any, *args: Any, **kwargs: Any
 ) -> None:
     """End a step, after which all instances stop, or none does."""
     end(callbacks, *args, **kwargs)
     # Instances that go on do not call this: their next step does not match this call.
-    if _members_in_fit(strategy_class, callbacks) and callbacks.model.stop_training:
-        _check_decisions(strategy_class, callbacks)
+    if _members_in_fit(callbacks) and callbacks.model.stop_training:
+        _check_decisions(callbacks)
 
 
+@extends("CallbackList.on_epoch_end")
 def decide_alike(
-    strategy_class: type[Any],
-    end: Callable[..., None],
-    callbacks: Any,
-    *args: Any,
-    **kwargs: Any,
+    end: Callable[..., None], callbacks: Any, *args: Any, **kwargs: Any
 ) -> None:
     """End an epoch, after which all instances go on alike."""
     end(callbacks, *args, **kwargs)
-    _check_decisions(strategy_class, callbacks)
+    _check_decisions(callbacks)
 
 
-def _check_decisions(strategy_class: type[Any], callbacks: Any) -> None:
-    members = _members_in_fit(strategy_class, callbacks)
+def _check_decisions(callbacks: Any) -> None:
+    members = _members_in_fit(callbacks)
     if members is None:
         return
     model = callbacks.model
@@ -162,7 +148,7 @@ def _check_decisions(strategy_class: type[Any], callbacks: Any) -> None:
     )
 
 
-def _members_in_fit(strategy_class: type[Any], callbacks: Any) -> Any:
+def _members_in_fit(callbacks: Any) -> Any:
     """Return the instances that fit trains a model on; None for one or outside of fit.
 
     In a loop of the program's own, one instance may call its callbacks alone.
@@ -172,7 +158,7 @@ def _members_in_fit(strategy_class: type[Any], callbacks: Any) -> Any:
     if model is None or model is not _IN_FIT.get():
         return None
     strategy = model.distribute_strategy
-    if not isinstance(strategy, strategy_class):
+    if not is_popdist(strategy):
         return None
     members = strategy.extended.members
     return None if members.instances is None else members

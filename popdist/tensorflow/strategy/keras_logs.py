@@ -4,7 +4,7 @@ Keras reduces the logs of the local replicas. Under PopDistStrategy all replicas
 them first, in the call that aggregates the metrics at the end of the step.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -15,66 +15,6 @@ from popdist.tensorflow.tensors.memory import Tensor
 
 # How Keras reduces the logs of the step that it makes; None outside of its steps.
 REDUCTION: ContextVar[Any] = ContextVar("popdist.logs", default=None)
-_MEAN, _SUM = tf.distribute.ReduceOp.MEAN, tf.distribute.ReduceOp.SUM
-
-
-class _Step:
-    """A model's function for a step, with reduced logs."""
-
-    def __init__(self, function: Callable[..., Any], reduce_op: Any) -> None:
-        self._function = function
-        self._reduce_op = reduce_op
-
-    def __call__(self, iterator: Any) -> Any:
-        token = REDUCTION.set(self._reduce_op)
-        try:
-            return self._function(iterator)
-        finally:
-            REDUCTION.reset(token)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._function, name)
-
-
-def make_step(
-    reduce_op: Any,
-    strategy_class: type[Any],
-    make: Callable[..., Any],
-    model: Any,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Make a model's function of steps, and return it.
-
-    Args:
-        reduce_op: How Keras reduces the logs of the local replicas.
-        strategy_class: The class of strategies. All replicas reduce their logs.
-        make: Makes the function, which is an attribute of the model.
-        model: The model, which is followed by the arguments of `make`.
-    """
-    make(model, *args, **kwargs)
-    name = make.__name__.removeprefix("make_")
-    function = getattr(model, name)
-    # Both Kerases make it once, and keep it.
-    if isinstance(model.distribute_strategy, strategy_class) and not isinstance(
-        function, _Step
-    ):
-        setattr(model, name, _Step(function, reduce_op))
-    return getattr(model, name)
-
-
-def record_merged(
-    strategy_class: type[Any],
-    merge_call: Callable[..., Any],
-    context: Any,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Record what a replica gets from a merge_call: it is equal on all of them."""
-    result = merge_call(context, *args, **kwargs)
-    if isinstance(context.strategy, strategy_class):
-        context.strategy.extended.merged.append(result)
-    return result
 
 
 @tf.autograph.experimental.do_not_convert
@@ -120,7 +60,7 @@ def summands_of(logs: Mapping[int, Tensor], inputs: Sequence[Tensor]) -> list[Te
 @tf.autograph.experimental.do_not_convert
 def logs_of_sums(reduce_op: Any, sums: Sequence[Tensor]) -> list[Tensor]:
     """Return the logs, by the sums of summands_of()."""
-    if reduce_op is _SUM or not sums:
+    if reduce_op is tf.distribute.ReduceOp.SUM or not sums:
         return list(sums[1:])
     replicas, *totals = sums
     return [

@@ -1,8 +1,8 @@
-"""How many steps an epoch of Keras has, where local replicas take a batch each.
+"""The steps of both Kerases, where local replicas take a batch each.
 
 Keras counts one step for each batch of a data set, and would run into the end of data
-sets that PopDistStrategy distributes. The functions here count steps for both Kerases,
-and choose the batch with which Keras 3 builds a model.
+sets that PopDistStrategy distributes. The functions here count steps, choose the batch
+with which Keras 3 builds a model, and let steps reduce their logs: see keras_logs.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,54 @@ from typing import Any
 
 import tensorflow as tf
 
+from popdist.tensorflow.extending import extends
 from popdist.tensorflow.strategy.datasets import fewest_of, steps_of
+from popdist.tensorflow.strategy.extended import is_popdist
+from popdist.tensorflow.strategy.keras_logs import REDUCTION
 from popdist.tensorflow.strategy.same_data import distributed_by_keras
+
+
+class _Step:
+    """A model's function for a step, with reduced logs."""
+
+    def __init__(self, function: Callable[..., Any], reduce_op: Any) -> None:
+        self._function = function
+        self._reduce_op = reduce_op
+
+    def __call__(self, iterator: Any) -> Any:
+        token = REDUCTION.set(self._reduce_op)
+        try:
+            return self._function(iterator)
+        finally:
+            REDUCTION.reset(token)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+
+@extends(
+    "TensorFlowTrainer.make_train_function",
+    "TensorFlowTrainer.make_test_function",
+    "Model.make_train_function",
+    "Model.make_test_function",
+)
+def make_step(make: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make a model's function of steps, and return it.
+
+    Args:
+        make: Makes the function, which is an attribute of the model.
+        model: The model, which is followed by the arguments of `make`.
+    """
+    make(model, *args, **kwargs)
+    name = make.__name__.removeprefix("make_")
+    function = getattr(model, name)
+    # Both Kerases make it once, and keep it.
+    if is_popdist(model.distribute_strategy) and not isinstance(function, _Step):
+        # Keras reduces the logs of local replicas in the same way.
+        is_keras_3 = make.__module__.startswith("keras.")
+        ops = tf.distribute.ReduceOp
+        setattr(model, name, _Step(function, ops.MEAN if is_keras_3 else ops.SUM))
+    return getattr(model, name)
 
 
 class _Adapter:
@@ -25,12 +71,9 @@ class _Adapter:
         return getattr(self._adapter, name)
 
 
+@extends("TensorFlowTrainer._maybe_symbolic_build")
 def build_with_batch(
-    strategy_class: type[Any],
-    build: Callable[..., None],
-    model: Any,
-    iterator: Any = None,
-    data_batch: Any = None,
+    build: Callable[..., None], model: Any, iterator: Any = None, data_batch: Any = None
 ) -> None:
     """Build a model of Keras 3 with the first batch of local data alone.
 
@@ -38,7 +81,7 @@ def build_with_batch(
     differ in their shapes.
     """
     strategy = model._distribute_strategy
-    if iterator is None or not isinstance(strategy, strategy_class):
+    if iterator is None or not is_popdist(strategy):
         build(model, iterator, data_batch)
         return
     _, _, batches = next(iter(iterator))
@@ -52,8 +95,8 @@ def build_with_batch(
     build(model, None, tf.nest.map_structure(lambda each: local(each)[0], batch))
 
 
+@extends("TFEpochIterator.__init__")
 def make_epoch_iterator(
-    strategy_class: type[Any],
     make: Callable[..., None],
     iterator: Any,
     distribute_strategy: Any = None,
@@ -61,22 +104,23 @@ def make_epoch_iterator(
     **kwargs: Any,
 ) -> None:
     """Make an iterator of Keras 3, which counts steps."""
-    if not isinstance(distribute_strategy, strategy_class):
+    if not is_popdist(distribute_strategy):
         make(iterator, distribute_strategy, *args, **kwargs)
         return
     # The data set of arrays is made for the strategy.
     with distribute_strategy.scope(), distributed_by_keras():
         make(iterator, distribute_strategy, *args, **kwargs)
     dataset = iterator._distributed_dataset
-    if _counts(dataset, strategy_class):
+    if _counts(dataset):
         adapter = iterator.data_adapter
         steps = _steps_of(dataset, adapter.num_batches)
         iterator.data_adapter = _Adapter(adapter, num_batches=steps)
         iterator._num_batches = steps
 
 
+@extends("ArrayDataAdapter.get_tf_dataset")
 def dataset_of_arrays(
-    strategy_class: type[Any], make: Callable[[Any], tf.data.Dataset], adapter: Any
+    make: Callable[[Any], tf.data.Dataset], adapter: Any
 ) -> tf.data.Dataset:
     """Return the data set that Keras 3 makes of arrays, for steps of all rows.
 
@@ -84,12 +128,11 @@ def dataset_of_arrays(
     are complete, so rows would be left out of training, and of predictions.
     """
     dataset = make(adapter)
-    is_left = _leaves_batches(strategy_class, adapter.num_batches)
-    return _with_any_rows(dataset) if is_left else dataset
+    return _with_any_rows(dataset) if _leaves_batches(adapter.num_batches) else dataset
 
 
+@extends("DataHandler._configure_dataset_and_inferred_steps")
 def configure_steps(
-    strategy_class: type[Any],
     configure: Callable[..., None],
     handler: Any,
     strategy: Any,
@@ -103,7 +146,7 @@ def configure_steps(
     if (
         steps_per_epoch is None
         and not adapter.should_recreate_iterator()
-        and _leaves_batches(strategy_class, batches)
+        and _leaves_batches(batches)
     ):
         replicas = len(tf.distribute.get_strategy().extended.worker_devices)
         dataset = _with_whole_steps(adapter.get_dataset(), batches, replicas)
@@ -111,15 +154,16 @@ def configure_steps(
     with distributed_by_keras():
         configure(handler, strategy, x, steps_per_epoch, *args, **kwargs)
     dataset = handler._dataset
-    if _counts(dataset, strategy_class) and handler._steps_per_epoch is None:
+    if _counts(dataset) and handler._steps_per_epoch is None:
         handler._inferred_steps = _steps_of(dataset, batches)
 
 
-def _leaves_batches(strategy_class: type[Any], batches: int | None) -> bool:
+def _leaves_batches(batches: int | None) -> bool:
     """Return whether the last step has fewer batches than there are local replicas."""
-    strategy = tf.distribute.get_strategy()
-    is_ours = isinstance(strategy, strategy_class)
-    return bool(is_ours and (batches or 0) % len(strategy.extended.worker_devices))
+    strategy: Any = tf.distribute.get_strategy()
+    if not is_popdist(strategy):
+        return False
+    return bool((batches or 0) % len(strategy.extended.worker_devices))
 
 
 def _with_whole_steps(
@@ -159,10 +203,11 @@ def _with_any_rows(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.map(lambda *batch: tf.nest.map_structure(relax, batch))
 
 
-def _counts(dataset: Any, strategy_class: type[Any]) -> bool:
+def _counts(dataset: Any) -> bool:
     """Return whether a strategy that extends Keras distributes a data set."""
-    strategy = getattr(dataset, "_strategy", None)
-    return isinstance(strategy, strategy_class) and strategy.extended.extends_keras
+    if not is_popdist(getattr(dataset, "_strategy", None)):
+        return False
+    return bool(dataset._strategy.extended.extends_keras)
 
 
 def _steps_of(dataset: Any, batches: int | None) -> int | None:

@@ -11,18 +11,18 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute.values import DistributedVariable
 
+from popdist.tensorflow.extending import extends
+from popdist.tensorflow.strategy.extended import uses_popdist
 
+
+@extends("OptimizerV2._prepare")
 def prepare_once(
-    strategy_class: type[Any],
-    prepare: Callable[..., dict[Any, Any]],
-    optimizer: Any,
-    variables: Sequence[Any],
+    prepare: Callable[..., dict[Any, Any]], optimizer: Any, variables: Sequence[Any]
 ) -> dict[Any, Any]:
     """Return what updates need, by the devices and types of the variables."""
-    strategy = tf.distribute.get_strategy()
-    if not isinstance(strategy, strategy_class):
+    if not uses_popdist():
         return prepare(optimizer, variables)
-    local = strategy.experimental_local_results
+    local = tf.distribute.get_strategy().experimental_local_results
     first = {id(variable): local(variable)[0] for variable in variables}
     needed = prepare(optimizer, list(first.values()))
     for variable in variables:

@@ -9,10 +9,18 @@ from popdist.replicated.members import Members
 from popdist.session import STATE
 from popdist.tensorflow.devices import local_devices
 from popdist.tensorflow.ipu_config import set_ipu_config
+from popdist.tensorflow.strategy import (  # noqa: F401  (they extend TensorFlow)
+    empty_batches,
+    iterators,
+    keras_checks,
+    keras_steps,
+    learning_rates,
+    loss_scaling,
+    saving,
+)
 from popdist.tensorflow.strategy.cross_device import EngineCrossDeviceOps
 from popdist.tensorflow.strategy.exchange import Exchange
 from popdist.tensorflow.strategy.extended import PopDistExtended
-from popdist.tensorflow.strategy.patches import apply_patches
 
 
 class PopDistStrategy(tf.distribute.Strategy):
@@ -87,6 +95,3 @@ class PopDistStrategy(tf.distribute.Strategy):
     def experimental_run_v2(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a function on all replicas: run() under its earlier name."""
         return self.run(fn, *args, **kwargs)
-
-
-apply_patches(PopDistStrategy)

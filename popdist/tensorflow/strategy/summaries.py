@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from popdist.replicated.members import Members
 from popdist.session import STATE
+from popdist.tensorflow.extending import extends
 from popdist.tensorflow.tensors.memory import Tensor
 
 # The second at which TensorFlow makes the file, the host, and the id of the process.
@@ -50,6 +51,7 @@ def meet_writers(members: Members) -> None:
     _FOLDERS.processes = [*zip(*map(members.gather, own), strict=True)]
 
 
+@extends("create_summary_file_writer")
 def create_writer(
     create: Callable[..., Any],
     writer: Tensor,
@@ -73,6 +75,7 @@ def create_writer(
     return created
 
 
+@extends("_ResourceSummaryWriter.close")
 def close_writer(close: Callable[[Any], Any], writer: Any) -> Any:
     """Close a writer, and move its files to its folder."""
     closed = close(writer)

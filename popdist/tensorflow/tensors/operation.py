@@ -6,8 +6,7 @@ Gradients do not pass through them by themselves: see tf.custom_gradient.
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -32,16 +31,6 @@ from popdist.tensorflow.tensors.registration import (
 # arrays.
 Function = Callable[[list[Array]], Sequence[Array]]
 
-
-class UnderWay(Protocol):
-    """A call that has begun."""
-
-    def wait(self) -> Sequence[Array]:
-        """Return its results once it is over."""
-
-
-# A function that begins a call.
-Begin = Callable[[list[Array]], UnderWay]
 
 # The dtypes of tensors that have no numbers.
 _OBJECTS = (tf.string, tf.variant, tf.resource)
@@ -125,33 +114,27 @@ def _on_memory(
 
 @tf.autograph.experimental.do_not_convert
 def call_by_name(
-    begin: Begin, tensors: Sequence[Tensor], specs: Sequence[tf.TensorSpec]
+    function: Function, tensors: Sequence[Tensor], specs: Sequence[tf.TensorSpec]
 ) -> list[Tensor]:
-    """Return the results of a call, matched with other members' calls by its name.
+    """Return the tensors of a function that gives its call a name, as others do.
 
     The calls of one graph may be made in another order than on other members, and any
     number of them at once.
 
     Args:
-        begin: Requests the call.
         specs: The dtype and shape of each result.
     """
     if tf.executing_eagerly():
-        return _tensors_of(begin(_arrays_of(tensors)).wait())
+        return _tensors_of(function(_arrays_of(tensors)))
     check_graph(tensors)
-
     # AutoGraph may have converted the program's part of it.
-    @tf.autograph.experimental.do_not_convert
-    def request(arrays: list[Array]) -> list[Array]:
-        return [np.array(_UNDER_WAY.add(begin(arrays)))]
+    function = tf.autograph.experimental.do_not_convert(function)
 
     # It is a separate tf.function: in the one around it, TensorFlow orders operations
     # by the resources that they use, and the others among themselves.
     @tf.function(autograph=False)
-    def call(resource: Tensor, *inputs: Tensor) -> Any:
-        (number,) = _add_call(request, inputs, [tf.int64], resource)
-        number.set_shape(())
-        return _await(number, [spec.dtype for spec in specs])
+    def call(_: Tensor, *inputs: Tensor) -> Any:
+        return _call_on_thread(function, inputs, [spec.dtype for spec in specs])
 
     return _with_shapes(call(_resource(), *tensors), specs)
 
@@ -206,25 +189,6 @@ def check_dtypes(tensors: Sequence[Tensor]) -> None:
             raise objects_error(tensor)
 
 
-class _CallsUnderWay:
-    """STATE: calls that graphs have begun, by their numbers in the graphs."""
-
-    def __init__(self) -> None:
-        self._numbers = count()
-        self._handles: dict[int, UnderWay] = {}
-
-    def add(self, handle: UnderWay) -> int:
-        number = next(self._numbers)
-        self._handles[number] = handle
-        return number
-
-    def take(self, number: int) -> Sequence[Array]:
-        return self._handles.pop(number).wait()
-
-
-_UNDER_WAY = _CallsUnderWay()
-
-
 @cache
 def call_order() -> Tensor:
     """Return the resource that all calls in the program's order use."""
@@ -234,39 +198,47 @@ def call_order() -> Tensor:
 def _resource() -> Tensor:
     """Return a resource: a tf.function orders the operations that use it."""
     with tf.init_scope():
-        return tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=(), shared_name="popdist")
+        return _resource_here()
 
 
-def _await(number: Tensor, dtypes: Sequence[tf.DType]) -> Any:
-    """Return the results of a call under way, in a graph.
+def _resource_here() -> Tensor:
+    """Return a resource of the graph that is built."""
+    return tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=(), shared_name="popdist")
 
-    A waiting operation occupies a thread of the graph, and a graph may have one thread.
-    Another operation may have to begin the call first. Operations that fetch elements
-    of a data set have a separate thread.
+
+def _call_on_thread(
+    function: Function, tensors: Sequence[Tensor], dtypes: Sequence[tf.DType]
+) -> Any:
+    """Return the results of a call that does not occupy a thread of the graph.
+
+    A graph may have one thread, and another of its operations may have to call first.
+    Operations that fetch elements of a data set have a separate thread.
     """
 
-    @tf.autograph.experimental.do_not_convert
-    def take(numbers: list[Array]) -> Any:
-        return _UNDER_WAY.take(int(numbers[0]))
-
     @tf.function(autograph=False)
-    def finish(number: Tensor) -> Any:
-        order = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=(), shared_name="popdist")
-        return _add_call(take, [number], dtypes, order)
+    def call(_: Tensor, *inputs: Tensor) -> Any:
+        return _add_call(function, inputs, dtypes, _resource_here())
 
+    # A data set has one component or more.
+    components = [tf.constant(0), *tensors]
     shapes = [tf.TensorShape(None)] * len(dtypes)
-    element = tf.raw_ops.TensorDataset(components=[number], output_shapes=[()])
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in components]
+    element = tf.raw_ops.TensorDataset(
+        components=components, output_shapes=[spec.shape for spec in specs]
+    )
     results = tf.raw_ops.MapDataset(
         input_dataset=element,
         other_arguments=[],
-        f=finish.get_concrete_function(tf.TensorSpec((), tf.int64)),
+        f=call.get_concrete_function(*specs),
         output_types=dtypes,
         output_shapes=shapes,
         use_inter_op_parallelism=False,
     )
-    return tf.raw_ops.DatasetToSingleElement(
+    outputs = tf.raw_ops.DatasetToSingleElement(
         dataset=results, output_types=dtypes, output_shapes=shapes, name="popdist_end"
     )
+    # TensorFlow would raise an error, because the operation has no gradient.
+    return [tf.stop_gradient(output) for output in outputs]
 
 
 def _arrays_of(tensors: Sequence[Tensor]) -> list[Array]:

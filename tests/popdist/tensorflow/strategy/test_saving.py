@@ -1,31 +1,38 @@
 """Files that all instances save at once, which stay whole."""
 
+import errno
 import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from popdist import collectives
+from popdist import collectives, session
+from popdist.job import Place
 from popdist.tensorflow import PopDistStrategy
 from popdist.tensorflow.strategy import saving
-from popdist.tensorflow.strategy.saving import Saver
+from popdist.tensorflow.strategy.saving import save_folder, save_model
 from tests.meeting import wait_until
+from tests.popdist.engine.members import run
 from tests.popdist.tensorflow.instances import (
-    ends_of,
     keras_of,
     on_all,
     one_weight_model,
 )
 
-SAVER = Saver("0123456789abcdef", 1)
-EARLIER = Saver("fedcba9876543210", 0)
+
+@pytest.fixture(autouse=True)
+def _among_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process be one of two instances; an instance alone locks nothing."""
+    job = replace(session.STATE.job, place=Place(size=2, local_size=2))
+    monkeypatch.setitem(vars(session.STATE), "job", job)
 
 
 def writer(text: str, error: Exception | None = None) -> Callable[..., None]:
@@ -37,33 +44,34 @@ def writer(text: str, error: Exception | None = None) -> Callable[..., None]:
     return save
 
 
-def die_in_saving(path: Path, saver: Saver = EARLIER) -> None:
-    """Save with an instance, by default of an earlier job, that is killed meanwhile."""
+def die_in_saving(path: Path) -> None:
+    """Save with an instance that is killed meanwhile."""
 
     def save(_: object, path: str | Path, overwrite: bool) -> None:
         if Path(path).suffix:
             Path(path).write_text("half")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    ended = ends_of(1, lambda _: saver.save_model(save, None, path))
+    ended = run(1, lambda _: save_model(save, None, path))
 
     assert [end.code for end in ended] == [-signal.SIGKILL]
 
 
-def test_a_file_is_replaced_by_a_complete_one(tmp_path: Path) -> None:
-    path = tmp_path / "model.keras"
-    SAVER.save_model(writer("first"), None, path)
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
+def test_a_file_is_replaced_by_a_complete_one(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    save_model(writer("first"), None, path)
     with pytest.raises(OSError, match="no space"):
-        SAVER.save_model(writer("sec", OSError("no space")), None, str(path))
+        save_model(writer("sec", OSError("no space")), None, str(path))
 
     assert path.read_text() == "first"
-    assert os.listdir(tmp_path) == ["model.keras"]
+    assert os.listdir(tmp_path) == [name]
 
 
 def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
     path = tmp_path / f"{'m' * 249}.keras"
 
-    SAVER.save_model(writer("whole"), None, path)
+    save_model(writer("whole"), None, path)
 
     assert path.read_text() == "whole"
 
@@ -74,45 +82,40 @@ def test_a_file_that_must_not_be_replaced_is_left_to_keras(tmp_path: Path) -> No
     for arguments, named in cases:
         save = writer("half", OSError("no space"))
         with pytest.raises(OSError, match="no space"):
-            SAVER.save_model(save, None, path, *arguments, **named)
+            save_model(save, None, path, *arguments, **named)
         assert path.read_text() == "half"
 
 
 @pytest.mark.parametrize("name", ["model.keras", "model"])
-def test_a_save_removes_what_an_instance_left_that_was_killed(
+def test_a_save_neither_waits_for_an_instance_that_was_killed_nor_keeps_its_files(
     tmp_path: Path, name: str
 ) -> None:
-    other = tmp_path / "other.keras"
     die_in_saving(tmp_path / name)
-    die_in_saving(other)
-    assert len(os.listdir(tmp_path)) == 2
+    assert 1 <= len(os.listdir(tmp_path)) <= 2
 
-    SAVER.save_model(writer("whole"), None, tmp_path / name)
+    save_model(writer("whole"), None, tmp_path / name)
 
-    # A job that saves to another path may still run.
-    (left,) = {*os.listdir(tmp_path)} - {name}
-    assert (tmp_path / left / "other.keras").read_text() == "half"
     assert (tmp_path / name).read_text() == "whole"
-    SAVER.save_model(writer("whole"), None, other)
-    assert sorted(os.listdir(tmp_path)) == sorted([name, "other.keras"])
+    assert os.listdir(tmp_path) == [name]
 
 
-def test_folders_are_saved_one_after_the_other(tmp_path: Path) -> None:
+def test_folders_are_saved_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: list[str] = []
     prefix = tmp_path / "folder" / "checkpoint"
+    waited = Event()
+    monkeypatch.setattr(saving, "sleep", lambda _: waited.set())
 
     def save(owner: str, prefix: Path | None = None, **_: Path) -> None:
         events.append(f"{owner} begins")
-        # Until the other one waits, which has a folder, too.
-        if len(events) == 1:
-            wait_until(lambda: len(os.listdir(tmp_path / "folder")) == 2)
+        # Until the other one waits.
+        waited.wait(60)
         events.append(f"{owner} ends")
 
     threads = [
-        Thread(target=SAVER.save_folder, args=(save, "a", prefix)),
-        Thread(
-            target=SAVER.save_folder, args=(save, "b"), kwargs={"file_prefix": prefix}
-        ),
+        Thread(target=save_folder, args=(save, "a", prefix)),
+        Thread(target=save_folder, args=(save, "b"), kwargs={"file_prefix": prefix}),
     ]
     for thread in threads:
         thread.start()
@@ -128,71 +131,70 @@ def test_a_save_within_another_one_to_the_same_path_does_not_wait_for_it(
     tmp_path: Path,
 ) -> None:
     def save(model: object, path: Path, overwrite: bool) -> str:
-        inner: str = SAVER.save_folder(lambda *_: "saved", None, path)
+        inner: str = save_folder(lambda *_: "saved", None, path)
         return inner
 
-    assert SAVER.save_model(save, None, tmp_path / "weights") == "saved"
+    assert save_model(save, None, tmp_path / "weights") == "saved"
 
 
-def test_an_instance_waits_for_none_that_has_ended(tmp_path: Path) -> None:
-    path = tmp_path / "saved" / "checkpoint"
-    ended = tmp_path / "ended"
-    ended.write_text("2\n")
-    die_in_saving(path, Saver(SAVER.job, 2))
-
-    def program(_: int) -> str:
-        os.environ["POPDIST_ENDED_INSTANCES"] = str(ended)
-        saved: str = SAVER.save_folder(lambda *_: "saved", None, path)
-        return saved
-
-    assert on_all(1, program) == ["saved"]
-    assert os.listdir(path.parent) == []
-
-
-def test_an_instance_that_does_not_come_to_an_end_is_named(tmp_path: Path) -> None:
+def test_an_instance_that_does_not_come_to_an_end_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "checkpoint"
-    die_in_saving(path, Saver(SAVER.job, 2))
-    (folder,) = os.listdir(tmp_path)
+    lock = saving._locked(f"{saving._name_beside(path)}.lock", "")
+    now = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(saving, "monotonic", lambda: next(now))
+    monkeypatch.setattr(saving, "sleep", lambda _: None)
 
-    def program(_: int) -> str:
-        os.environ["POPDIST_TIMEOUT"] = "0.1"
-        with pytest.raises(TimeoutError) as error:
-            SAVER.save_folder(lambda *_: None, None, path)
-        return str(error.value)
+    with pytest.raises(TimeoutError) as error:
+        save_folder(lambda *_: None, None, path)
 
-    assert on_all(1, program) == [
-        f"Instance 2 has not ended saving to {path} in 0.1 seconds. If it is no longer "
-        f"running, remove the folder {tmp_path / folder}; else set POPDIST_TIMEOUT to "
-        "more seconds."
-    ]
+    os.close(lock)
+    (name,) = os.listdir(tmp_path)
+    assert str(error.value) == (
+        f"Another process has not ended saving to {path} in "
+        f"{session.STATE.settings.timeout:g} seconds: it has locked {tmp_path / name}. "
+        "If it needs longer, set POPDIST_TIMEOUT to more seconds."
+    )
 
 
 def test_each_instance_that_saves_may_take_as_long_as_the_timeout(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "exported"
-    folder = saving._folder_beside(path)
+    name = f"{saving._name_beside(path)}.lock"
+    locks = [saving._locked(name, "")]
+    now = 0.0
 
-    def program(_: int) -> str:
-        os.environ["POPDIST_TIMEOUT"] = "1"
-        others = [folder / f"{SAVER.job}-{rank}" for rank in (2, 3)]
-        folder.mkdir()
-        others[0].touch()
-        now = 0.0
+    def sleep(_: float) -> None:
+        nonlocal now
+        now += session.STATE.settings.timeout * 0.6
+        os.unlink(name)
+        os.close(locks.pop())
+        if now < session.STATE.settings.timeout * 1.5:
+            locks.append(saving._locked(name, ""))
 
-        def sleep(_: float) -> None:
-            nonlocal now
-            now += 0.6
-            if others[0].exists():
-                others[0].rename(others[1])
-            elif now > 1.5:
-                others[1].unlink()
-                folder.rmdir()
+    monkeypatch.setattr(saving, "monotonic", lambda: now)
+    monkeypatch.setattr(saving, "sleep", sleep)
 
-        saving.sleep, saving.monotonic = sleep, lambda: now  # type: ignore[assignment]
-        return str(SAVER.save_folder(lambda *_: "saved", None, path))
+    assert save_folder(lambda *_: "saved", None, path) == "saved"
+    assert locks == []
 
-    assert on_all(1, program) == ["saved"]
+
+def test_without_locks_an_instance_saves_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def flock(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(saving.fcntl, "flock", flock)
+
+    assert save_folder(lambda *_: "saved", None, tmp_path / "model") == "saved"
+    assert caplog.messages == [
+        f"Files that instances save to {tmp_path / 'model'} may be mixed, because the "
+        f"file system has no locks: [Errno {errno.ENOLCK}] No locks available. Let "
+        "instance 0 alone save."
+    ]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -254,8 +256,8 @@ def test_a_backup_is_read_while_no_other_instance_writes_it(tmp_path: Path) -> N
     def begin_to_write(**_: object) -> None:
         (folder / "training_metadata.json").touch()
         collectives.barrier()
-        # Until the other one waits, which has a folder beside the backup, too.
-        wait_until(lambda: len(os.listdir(tmp_path)) == 3)
+        # Until the other one waits.
+        wait_until((tmp_path / "waits").exists)
 
     def program(rank: int) -> Any:
         with PopDistStrategy().scope():
@@ -266,6 +268,7 @@ def test_a_backup_is_read_while_no_other_instance_writes_it(tmp_path: Path) -> N
             model.save_weights = begin_to_write
             callback.on_epoch_end(1)
         else:
+            saving.sleep = lambda _: (tmp_path / "waits").touch()  # type: ignore[assignment]
             collectives.barrier()
             callback.on_train_begin()
         return model._initial_epoch

@@ -323,7 +323,7 @@ def test_sessions_train_on_all_replicas(rows: tuple[int, ...]) -> None:
 
 def test_other_operations_are_refused() -> None:
     def program(rank: int) -> str:
-        engine = PopDistStrategy().extended._get_cross_device_ops(None)
+        engine = PopDistStrategy().extended._engine
         with pytest.raises(ValueError, match="Unsupported") as error:
             engine.reduce_tensors("MAX", [[tf.constant(1.0)]])
         return str(error.value)

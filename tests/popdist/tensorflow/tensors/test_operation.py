@@ -3,14 +3,13 @@
 import subprocess
 import sys
 import weakref
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from popdist.engine.calls.array_rows import Array
-from popdist.engine.handle import Handle
 from popdist.tensorflow.tensors.memory import memory_of, new_memory
 from popdist.tensorflow.tensors.operation import (
     call_by_name,
@@ -30,18 +29,14 @@ def doubled(arrays: list[Array]) -> list[Array]:
     return results
 
 
-class SlowCall(Handle[Any]):
-    """A call that needs one other to have begun before it comes to its end."""
+BEGUN: list[list[Array]] = []
 
-    begun: ClassVar[list["SlowCall"]] = []
 
-    def __init__(self, arrays: list[Array]) -> None:
-        self.arrays = arrays
-        self.begun.append(self)
-
-    def wait(self) -> list[Array]:
-        wait_until(lambda: len(self.begun) > 1)
-        return doubled(self.arrays)
+def slowly_doubled(arrays: list[Array]) -> list[Array]:
+    """Double arrays, once another call has begun."""
+    BEGUN.append(arrays)
+    wait_until(lambda: len(BEGUN) > 1)
+    return doubled(arrays)
 
 
 def alone(function: Any) -> Any:
@@ -202,8 +197,8 @@ def test_results_must_be_those_that_were_described(
 @pytest.mark.parametrize("mode", ["function", "session"])
 def test_named_calls_of_a_graph_wait_beside_each_other_on_one_thread(mode: str) -> None:
     def calls(x: Any) -> Any:
-        (a,) = call_by_name(SlowCall, [x], [THREE])
-        (b,) = call_by_name(SlowCall, [x + 1], [THREE])
+        (a,) = call_by_name(slowly_doubled, [x], [THREE])
+        (b,) = call_by_name(slowly_doubled, [x + 1], [THREE])
         return a + b
 
     def program() -> list[float]:
@@ -218,15 +213,10 @@ def test_named_calls_of_a_graph_wait_beside_each_other_on_one_thread(mode: str) 
     assert alone(program) == [6, 6, 6]
 
 
-class FailingCall:
-    """A call that fails when it begins, or when it is waited for."""
-
-    def __init__(self, arrays: list[Array]) -> None:
-        if arrays[0][0] == 0:
-            raise ValueError("Zero is not valid.")
-
-    def wait(self) -> list[Array]:
-        raise tf.errors.AbortedError(None, None, "It has ended.")
+def fail(arrays: list[Array]) -> list[Array]:
+    if arrays[0][0] == 0:
+        raise ValueError("Zero is not valid.")
+    raise tf.errors.AbortedError(None, None, "It has ended.")
 
 
 @pytest.mark.parametrize(
@@ -242,9 +232,9 @@ def test_a_named_call_of_a_graph_fails_with_the_status_of_its_error(
     def program() -> tuple[str, list[float]]:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             x = tf.compat.v1.placeholder(tf.float32, (3,))
-            (failing,) = call_by_name(FailingCall, [x], [THREE])
-            (a,) = call_by_name(SlowCall, [x], [THREE])
-            (b,) = call_by_name(SlowCall, [x], [THREE])
+            (failing,) = call_by_name(fail, [x], [THREE])
+            (a,) = call_by_name(slowly_doubled, [x], [THREE])
+            (b,) = call_by_name(slowly_doubled, [x], [THREE])
             with pytest.raises(kind) as caught:
                 session.run(failing + 1, {x: [value] * 3})
             # The graph can go on with its other calls.
@@ -261,7 +251,7 @@ def test_strings_are_refused_while_a_graph_is_built() -> None:
             return call_in_order(lambda arrays: arrays, [x], [THREE])
 
         def by_name(x: Any) -> Any:
-            return call_by_name(SlowCall, [x], [THREE])
+            return call_by_name(slowly_doubled, [x], [THREE])
 
         texts = []
         for call in in_order, by_name:

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from popdist.tensorflow.extending import extend
+from popdist.tensorflow.extending import extends
 
 from ..common.calls.reduce_ops import Adasum
 from ..tensorflow.gradient_reduction import (
@@ -13,6 +13,7 @@ from ..tensorflow.gradient_reduction import (
     GradientReduction,
     Variable,
     mark_alike,
+    subclassed,
 )
 from ..tensorflow.local_aggregation import LocalAggregation
 
@@ -190,8 +191,6 @@ def distributed(
 ) -> Any:
     """Return an optimizer of a subclass of the given one's class, with its state.
 
-    The class has the same name, so that a saved model is loaded without Horovod, too.
-
     Raises:
         ValueError: It is no optimizer of Keras, or Adasum is asked for.
     """
@@ -212,41 +211,33 @@ def distributed(
             "Sum, or an optimizer of tf.compat.v1.train."
         )
     part = _OfKeras3 if hasattr(optimizer, "apply") else _OfTfKeras
-    subclass = type(kind.__name__, (part, kind), {"__module__": kind.__module__})
-    wrapped: Any = object.__new__(subclass)
-    # Not by attributes, which both Keras and TensorFlow track.
-    vars(wrapped).update(vars(optimizer))
-    vars(wrapped).update(_horovod_reduction=reduction, _agg_helper=aggregation)
-    return wrapped
+    return subclassed(
+        optimizer, part, _horovod_reduction=reduction, _agg_helper=aggregation
+    )
 
 
-def skip_steps_alike() -> None:
-    """Let a LossScaleOptimizer around a distributed one skip steps on all ranks alike.
-
-    An overflow on one rank would make the others wait for its gradients.
-    """
-    # The first one is in Keras 3, the others are in tf_keras.
-    extend("LossScaleOptimizer.check_finite", _check_on_all)
-    extend("LossScaleOptimizer.apply_gradients", _apply_reduced)
-    extend("LossScaleOptimizerV3.apply_gradients", _apply_reduced)
-    extend("_multiply_gradient", _multiply)
-
-
-def _check_on_all(
+# A LossScaleOptimizer around a distributed one skips steps on all ranks alike: an
+# overflow on one rank would make the others wait for its gradients.
+@extends("LossScaleOptimizer.check_finite")
+def check_on_all(
     check_finite: Callable[..., Any], optimizer: Any, gradients: Sequence[Gradient]
 ) -> Any:
+    """Return whether the gradients of all ranks are finite."""
     finite = check_finite(optimizer, gradients)
     inner = optimizer.inner_optimizer
     return inner.finite_on_all(finite) if isinstance(inner, Distributed) else finite
 
 
-def _apply_reduced(
+@extends("LossScaleOptimizer.apply_gradients", "LossScaleOptimizerV3.apply_gradients")
+def apply_reduced(
     apply_gradients: Callable[..., Any],
     optimizer: Any,
     grads_and_vars: Iterable[tuple[Any, Any]],
     *args: Any,
     **kwargs: Any,
 ) -> Any:
+    """Check and apply the gradients of all ranks, which are reduced before."""
+
     def apply(pairs: list[tuple[Any, Any]]) -> Any:
         return apply_gradients(optimizer, pairs, *args, **kwargs)
 
@@ -255,9 +246,7 @@ def _apply_reduced(
     return inner.apply_reduced(pairs, apply) if distributed else apply(pairs)
 
 
-def _multiply(multiply: Callable[..., Any], gradient: Gradient, scale: Any) -> Any:
+@extends("_multiply_gradient")
+def multiply_alike(multiply: Callable[..., Any], gradient: Gradient, scale: Any) -> Any:
     """Return a gradient without the scale of the loss, which stays a reduced one."""
     return mark_alike(multiply(gradient, scale), gradient)
-
-
-skip_steps_alike()

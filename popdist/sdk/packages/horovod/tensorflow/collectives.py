@@ -7,6 +7,7 @@ CPU's memory.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -23,8 +24,8 @@ from ..common.calls.reduce_ops import (
 )
 from ..common.compression import Compressor, compress_all, decompress_all
 from ..common.process_sets import ProcessSet, global_process_set
-from . import gradients
-from .calls import TensorLike, broadcast_tensors, tensor_from
+from . import calls
+from .calls import TensorLike, tensor_from
 from .compression import Compression
 
 
@@ -95,34 +96,35 @@ def grouped_allreduce(
     name: str | None = None,
 ) -> list[Tensor]:
     """Return several tensors, each reduced as by allreduce(), in one call."""
-    chosen = choose_op(op, average)
-    reduction = Reduction(chosen, prescale_factor, postscale_factor)
-    results: list[Tensor] = [None] * len(tensors)
-    dense = [index for index, tensor in enumerate(tensors) if not _is_sparse(tensor)]
-    name = _full_name(name, ignore_name_scope)
-    if dense:
-        values = [tensor_from(tensors[index]) for index in dense]
-        compressed, contexts = compress_all(values, compression)
-        reduced = gradients.allreduce(compressed, reduction, name, process_set)
-        restored = decompress_all(reduced, contexts, compression)
-        for index, result in zip(dense, restored, strict=True):
-            results[index] = result
-    sparse = [index for index in range(len(tensors)) if index not in set(dense)]
-    if sparse:
-        slices = [tensors[index] for index in sparse]
-        gathered = _gathered_slices(slices, reduction, name, process_set)
-        for index, result in zip(sparse, gathered, strict=True):
-            results[index] = result
-    return results
+    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    match = _match(name, process_set, ignore_name_scope)
+    sparse = {i: each for i, each in enumerate(tensors) if _is_sparse(each)}
+    dense = {i: each for i, each in enumerate(tensors) if i not in sparse}
+    call = partial(calls.allreduce, reduction=reduction, match=match)
+    reduced = _compressed(call, [*dense.values()], compression)
+    results = dict(zip(dense, reduced, strict=True))
+    gathered = _gathered_slices([*sparse.values()], reduction, match)
+    results |= zip(sparse, gathered, strict=True)
+    return [results[index] for index in range(len(tensors))]
+
+
+def _compressed(
+    call: calls.Call, tensors: Sequence[TensorLike], compression: Compressor
+) -> list[Tensor]:
+    """Return the results of a call on tensors, which is made on compressed ones."""
+    if not tensors:
+        return []
+    values = [tensor_from(tensor) for tensor in tensors]
+    compressed, contexts = compress_all(values, compression)
+    return decompress_all(call(compressed), contexts, compression)
 
 
 def _gathered_slices(
-    slices: Sequence[tf.IndexedSlices],
-    reduction: Reduction,
-    name: str | None,
-    process_set: ProcessSet,
+    slices: Sequence[tf.IndexedSlices], reduction: Reduction, match: calls.Match
 ) -> list[tf.IndexedSlices]:
     """Return slices of all ranks, with divided values for an Average."""
+    if not slices:
+        return []
     if reduction != Reduction(reduction.op) or reduction.op not in (Average, Sum):
         raise NotImplementedError(
             "tf.IndexedSlices are reduced by Average and Sum only, without scale "
@@ -130,9 +132,9 @@ def _gathered_slices(
             "optimizer or tape."
         )
     parts = [part for each in slices for part in (each.values, each.indices)]
-    gathered = gradients.allgather(parts, name, process_set)
+    gathered = calls.allgather(parts, match)
     if reduction.op is Average:
-        size = process_set.size() or 1
+        size = match.process_set.size() or 1
         gathered[::2] = [each / tf.cast(size, each.dtype) for each in gathered[::2]]
     pairs = zip(gathered[::2], gathered[1::2], slices, strict=True)
     return [
@@ -164,8 +166,8 @@ def grouped_allgather(
 ) -> list[Tensor]:
     """Return several tensors, each gathered as by allgather(), in one call."""
     values = [tensor_from(tensor) for tensor in tensors]
-    name = _full_name(name, ignore_name_scope)
-    return gradients.allgather(values, name, process_set) if values else []
+    match = _match(name, process_set, ignore_name_scope)
+    return calls.allgather(values, match) if values else []
 
 
 @tf.autograph.experimental.do_not_convert
@@ -186,9 +188,8 @@ def broadcast(
         ignore_name_scope: In a graph, match by the name without its scope.
         process_set: The ranks that take part.
     """
-    name = _full_name(name, ignore_name_scope)
-    value = tensor_from(tensor)
-    return gradients.broadcast([value], root_rank, name, process_set)[0]
+    match = _match(name, process_set, ignore_name_scope)
+    return calls.broadcast([tensor_from(tensor)], root_rank, match)[0]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -208,8 +209,7 @@ def broadcast_(
     # Keras 3's variables hold a variable of TensorFlow.
     written = [each if isinstance(each, tf.Variable) else each.value for each in given]
     values = [tensor_from(variable) for variable in written]
-    name = _full_name(name, False)
-    copies = broadcast_tensors(values, root_rank, name, process_set)
+    copies = calls.broadcast(values, root_rank, _match(name, process_set))
     assigned = [
         variable.assign(copy) for variable, copy in zip(written, copies, strict=True)
     ]
@@ -237,8 +237,8 @@ def alltoall(
     """
     value = tensor_from(tensor)
     counts = None if splits is None else tensor_from(splits)
-    name = _full_name(name, ignore_name_scope)
-    rows, received = gradients.alltoall(value, counts, name, process_set)
+    match = _match(name, process_set, ignore_name_scope)
+    rows, received = calls.alltoall(value, counts, match)
     return rows if splits is None else (rows, received)
 
 
@@ -259,8 +259,9 @@ def reducescatter(
     The first ranks get one row more, where the rows cannot be shared equally.
     """
     reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
-    name = _full_name(name, ignore_name_scope)
-    return _scattered([tensor], reduction, compression, name, process_set)[0]
+    match = _match(name, process_set, ignore_name_scope)
+    call = partial(calls.reducescatter, reduction=reduction, match=match)
+    return _compressed(call, [tensor], compression)[0]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -275,29 +276,18 @@ def grouped_reducescatter(
 ) -> list[Tensor]:
     """Return several tensors, each scattered as by reducescatter(), in one call."""
     reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
-    return _scattered(tensors, reduction, compression, None, process_set)
+    match = _match(None, process_set)
+    call = partial(calls.reducescatter, reduction=reduction, match=match)
+    return _compressed(call, tensors, compression)
 
 
-def _scattered(
-    tensors: Sequence[TensorLike],
-    reduction: Reduction,
-    compression: Compressor,
-    name: str | None,
-    process_set: ProcessSet,
-) -> list[Tensor]:
-    if not tensors:
-        return []
-    values = [tensor_from(tensor) for tensor in tensors]
-    compressed, contexts = compress_all(values, compression)
-    reduced = gradients.reducescatter(compressed, reduction, name, process_set)
-    return decompress_all(reduced, contexts, compression)
-
-
-def _full_name(name: str | None, ignore_name_scope: bool) -> str | None:
-    """Return the name of a call, which is unique in a graph."""
-    if name is None or ignore_name_scope or tf.executing_eagerly():
-        return name
-    return unique_name(name)
+def _match(
+    name: str | None, process_set: ProcessSet, ignore_name_scope: bool = False
+) -> calls.Match:
+    """Return what a call is matched by: in a graph, its name is unique."""
+    if not (name is None or ignore_name_scope or tf.executing_eagerly()):
+        name = unique_name(name)
+    return calls.Match(name, process_set)
 
 
 def _is_sparse(tensor: TensorLike) -> bool:

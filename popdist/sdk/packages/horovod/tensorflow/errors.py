@@ -15,34 +15,31 @@ from ..common import exceptions
 from ..common.exceptions import HorovodInternalError
 
 
-class MismatchedCallError(HorovodInternalError, tf.errors.FailedPreconditionError):
+class _WithMessage(tf.errors.OpError):
+    """An error of TensorFlow that is made of its message alone."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(None, None, message)
+
+
+class MismatchedCallError(
+    _WithMessage, tf.errors.FailedPreconditionError, HorovodInternalError
+):
     """The ranks' calls did not match."""
 
-    def __init__(self, message: str) -> None:
-        tf.errors.FailedPreconditionError.__init__(self, None, None, message)
 
-
-class FailedCallError(HorovodInternalError, tf.errors.UnknownError):
+class FailedCallError(_WithMessage, tf.errors.UnknownError, HorovodInternalError):
     """A collective call failed, for example because a rank has ended."""
 
-    def __init__(self, message: str) -> None:
-        tf.errors.UnknownError.__init__(self, None, None, message)
 
-
-class InvalidArgumentError(ValueError, tf.errors.InvalidArgumentError):
+class InvalidArgumentError(_WithMessage, tf.errors.InvalidArgumentError, ValueError):
     """The arguments of a call are not valid on this rank alone."""
-
-    def __init__(self, message: str) -> None:
-        tf.errors.InvalidArgumentError.__init__(self, None, None, message)
 
 
 class UninitializedCallError(
-    exceptions.NotInitializedError, tf.errors.FailedPreconditionError
+    _WithMessage, tf.errors.FailedPreconditionError, exceptions.NotInitializedError
 ):
     """A call was made before hvd.init(), or after hvd.shutdown()."""
-
-    def __init__(self, message: str) -> None:
-        tf.errors.FailedPreconditionError.__init__(self, None, None, message)
 
 
 @contextmanager

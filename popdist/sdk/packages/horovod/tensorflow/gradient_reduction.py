@@ -24,7 +24,7 @@ Gradient = Any
 Variable = Any
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class GradientReduction:
     """How gradients are reduced.
 
@@ -35,7 +35,7 @@ class GradientReduction:
     compression: Compressor = Compression.none
     sparse_as_dense: bool = False
     op: int = Average
-    predivide: float = 1.0
+    gradient_predivide_factor: float = 1.0
     process_set: ProcessSet = global_process_set
     scale_local_gradients: bool = True
     # Keys of variables with separate gradients on each rank.
@@ -43,10 +43,11 @@ class GradientReduction:
 
     def __post_init__(self) -> None:
         chosen = choose_op(self.op, None)
-        if self.predivide != 1.0 and chosen is not Average:
+        factor = self.gradient_predivide_factor
+        if factor != 1.0 and chosen is not Average:
             raise ValueError(
-                f"gradient_predivide_factor is {self.predivide} with op={chosen.name}, "
-                "but it is supported with op=Average only."
+                f"gradient_predivide_factor is {factor} with op={chosen.name}, but it "
+                "is supported with op=Average only."
             )
         if chosen not in (Average, Sum, Adasum):
             raise ValueError(
@@ -71,25 +72,22 @@ class GradientReduction:
         Raises:
             ValueError: Horovod is not initialized, or the process set not registered.
         """
-        results = list(gradients)
+        results = dict(enumerate(gradients))
         if not self._exchanges():
-            return results
+            return [*results.values()]
         size = self.process_set.size() or 1
-        reduced = []
-        for index, (gradient, variable) in enumerate(
-            zip(gradients, variables, strict=True)
-        ):
+        shared = {}
+        for index, variable in enumerate(variables):
+            gradient = results[index]
             if gradient is None or hasattr(gradient, _REDUCED):
                 continue
             if not self.is_local(variable):
-                reduced.append(index)
+                shared[index] = gradient
             elif self.scale_local_gradients:
                 results[index] = _marked(_divided(gradient, size))
-        for index, result in zip(
-            reduced, self._reduced([gradients[i] for i in reduced]), strict=True
-        ):
-            results[index] = _marked(result)
-        return results
+        reduced = map(_marked, self._reduced([*shared.values()]))
+        results |= zip(shared, reduced, strict=True)
+        return [*results.values()]
 
     def reduce_pairs(
         self, pairs: Iterable[tuple[Gradient, Variable]]
@@ -123,13 +121,12 @@ class GradientReduction:
     def _reduced(self, gradients: Sequence[Gradient]) -> list[Tensor]:
         if self.sparse_as_dense:
             gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        prescale, postscale = 1.0 / self.predivide, self.predivide
         return grouped_allreduce(
             gradients,
             compression=self.compression,
             op=self.op,
-            prescale_factor=prescale,
-            postscale_factor=postscale,
+            prescale_factor=1.0 / self.gradient_predivide_factor,
+            postscale_factor=self.gradient_predivide_factor,
             process_set=self.process_set,
         )
 
@@ -145,6 +142,19 @@ def key_of(variable: Variable) -> Hashable:
 def mark_alike(gradient: Gradient, source: Gradient) -> Gradient:
     """Return a gradient, marked as reduced if its source is."""
     return _marked(gradient) if hasattr(source, _REDUCED) else gradient
+
+
+def subclassed(original: Any, part: type[Any], **attributes: object) -> Any:
+    """Return an object of a subclass that begins with `part`, with the same state.
+
+    The class has the same name, so that a saved model is loaded without Horovod, too.
+    """
+    kind = type(original)
+    subclass = type(kind.__name__, (part, kind), {"__module__": kind.__module__})
+    result: Any = object.__new__(subclass)
+    # Not by attributes, which both Keras and TensorFlow track.
+    vars(result).update(vars(original), **attributes)
+    return result
 
 
 def check_groups(num_groups: int, groups: int | Iterable[Any] | None) -> None:

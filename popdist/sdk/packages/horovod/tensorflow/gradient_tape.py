@@ -9,7 +9,12 @@ from ..common.calls.reduce_ops import Average
 from ..common.compression import Compressor
 from ..common.process_sets import ProcessSet, global_process_set
 from .compression import Compression
-from .gradient_reduction import GradientReduction, Variable, check_groups
+from .gradient_reduction import (
+    GradientReduction,
+    Variable,
+    check_groups,
+    subclassed,
+)
 
 
 class _DistributedGradientTape(tf.GradientTape):
@@ -75,36 +80,22 @@ def DistributedGradientTape(
         ValueError: The arguments are not valid.
     """
     check_groups(num_groups, groups)
-    kind = type(gradtape)
-    tape: Any = object.__new__(
-        type(kind.__name__, (_DistributedGradientTape, kind), {})
+    reduction = GradientReduction(
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        process_set,
+        scale_local_gradients,
     )
-    tape.__dict__.update(vars(gradtape))
-    tape._reduction = GradientReduction(
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        predivide=gradient_predivide_factor,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
+    tape: tf.GradientTape = subclassed(
+        gradtape, _DistributedGradientTape, _reduction=reduction
     )
-    result: tf.GradientTape = tape
-    return result
+    return tape
 
 
 def PartialDistributedGradientTape(
-    gradtape: tf.GradientTape,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Compressor = Compression.none,
-    sparse_as_dense: bool = False,
-    op: int = Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: int | Sequence[Sequence[Variable]] | None = None,
-    process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
+    gradtape: tf.GradientTape, *args: Any, local_layers: Any = None, **kwargs: Any
 ) -> tf.GradientTape:
     """Return a DistributedGradientTape that leaves the gradients of some layers alone.
 
@@ -113,19 +104,7 @@ def PartialDistributedGradientTape(
         local_layers: Layers with separate variables on each rank.
     """
     # Any: register_local_source() is no method of the declared class.
-    tape: Any = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-    )
+    tape: Any = DistributedGradientTape(gradtape, *args, **kwargs)
     for variable in variables_of(local_layers):
         tape.register_local_source(variable)
     result: tf.GradientTape = tape

@@ -13,7 +13,7 @@ from ..common.calls.submission import BASICS as _basics
 from ..common.process_sets import ProcessSet, global_process_set
 from ..common.ranks import *  # noqa: F403
 from ..common.util import num_rank_is_power_2 as check_num_rank_power_of_2
-from .calls import make_call
+from .calls import number_of_call
 from .collectives import (
     allgather,
     alltoall,
@@ -31,7 +31,7 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
 @tf.autograph.experimental.do_not_convert
 def barrier(process_set: ProcessSet = global_process_set) -> Any:
     """Return when all ranks of the process set have called it."""
-    result = make_call(partial(waiting.begin_barrier, process_set))
+    result = number_of_call(partial(waiting.begin_barrier, process_set))
     return None if tf.executing_eagerly() else result.op
 
 
@@ -43,7 +43,7 @@ def join() -> Tensor:
     contributes zeros to a Sum and an Average, which still divides by all ranks, and a
     neutral element to other operations. Other calls fail on the ranks that make them.
     """
-    return make_call(waiting.begin_join)
+    return number_of_call(waiting.begin_join)
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Tensor:

@@ -12,41 +12,41 @@ from ..common.compression import Compressor
 from ..common.process_sets import ProcessSet, global_process_set
 from .collectives import grouped_allreduce
 from .compression import Compression
-from .gradient_reduction import GradientReduction, Variable, check_groups
+from .gradient_reduction import (
+    GradientReduction,
+    Variable,
+    check_groups,
+    subclassed,
+)
 from .local_aggregation import LocalAggregation
 
 GradientsAndVariables = Iterable[tuple[Any, Any]]
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
-    """An optimizer that reduces the gradients of another one."""
+    """Comes before the class of an optimizer, and reduces its gradients."""
 
-    def __init__(
-        self,
-        optimizer: Any,
-        name: str,
-        use_locking: bool,
-        reduction: GradientReduction,
-        aggregation: LocalAggregation,
-    ) -> None:
-        super().__init__(name=name, use_locking=use_locking)
-        self._optimizer = optimizer
-        self._reduction = reduction
-        self._aggregation = aggregation
+    _horovod_reduction: GradientReduction
+    _agg_helper: LocalAggregation
+    _horovod_name: str
+
+    def get_name(self) -> str:
+        """Return the name of operations in a graph."""
+        return self._horovod_name
 
     def register_local_var(self, var: Variable) -> None:
         """Leave the gradients of a variable as they are on each rank."""
-        self._reduction.add_local(var)
+        self._horovod_reduction.add_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Return gradients with their variables, reduced among the ranks.
 
         With several backward passes for a step, apply_gradients() reduces their sums.
         """
-        pairs = self._optimizer.compute_gradients(*args, **kwargs)
-        if self._aggregation.passes > 1:
+        pairs = super().compute_gradients(*args, **kwargs)
+        if self._agg_helper.passes > 1:
             return list(pairs)
-        return self._reduction.reduce_pairs(pairs)
+        return self._horovod_reduction.reduce_pairs(pairs)
 
     def apply_gradients(
         self,
@@ -60,32 +60,22 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         """
         pairs = list(grads_and_vars)
         gradients = [gradient for gradient, _ in pairs]
-        if self._aggregation.is_step(gradients):
-            return self._optimizer.apply_gradients(pairs, global_step, name)
+        optimizer: Any = super()
+        if self._agg_helper.is_step(gradients):
+            return optimizer.apply_gradients(pairs, global_step, name)
 
         def update(sums: list[Tensor]) -> Any:
             variables = [variable for _, variable in pairs]
-            reduced = self._reduction.reduce_pairs(zip(sums, variables, strict=True))
-            return self._optimizer.apply_gradients(reduced, global_step, name)
+            summed = zip(sums, variables, strict=True)
+            reduced = self._horovod_reduction.reduce_pairs(summed)
+            return optimizer.apply_gradients(reduced, global_step, name)
 
         def skip() -> Any:
             if global_step is None:
                 return tf.no_op()
             return global_step.assign_add(1, read_value=False)
 
-        return self._aggregation.step(gradients, update, skip)
-
-    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a slot of the optimizer."""
-        return self._optimizer.get_slot(*args, **kwargs)
-
-    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the names of the optimizer's slots."""
-        return self._optimizer.get_slot_names(*args, **kwargs)
-
-    def variables(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the optimizer's variables."""
-        return self._optimizer.variables(*args, **kwargs)
+        return self._agg_helper.step(gradients, update, skip)
 
 
 class _AdasumOptimizer(_DistributedOptimizer):
@@ -93,10 +83,9 @@ class _AdasumOptimizer(_DistributedOptimizer):
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Return the rank's own gradients with their variables."""
-        pairs: list[tuple[Any, Any]] = self._optimizer.compute_gradients(
-            *args, **kwargs
-        )
-        return pairs
+        # Not by the method that reduces them.
+        own: Any = super(_DistributedOptimizer, self)
+        return list(own.compute_gradients(*args, **kwargs))
 
     def apply_gradients(
         self,
@@ -109,7 +98,7 @@ class _AdasumOptimizer(_DistributedOptimizer):
         variables = [variable for gradient, variable in pairs if gradient is not None]
         before = [tf.identity(variable.read_value()) for variable in variables]
         with tf.control_dependencies([] if tf.executing_eagerly() else before):
-            updated = self._optimizer.apply_gradients(pairs, global_step, name)
+            updated = super().apply_gradients(pairs, global_step, name)
         with tf.control_dependencies([] if tf.executing_eagerly() else [updated]):
             changes = [
                 variable.read_value() - start
@@ -117,18 +106,12 @@ class _AdasumOptimizer(_DistributedOptimizer):
             ]
             combined = grouped_allreduce(
                 changes,
-                compression=self._reduction.compression,
+                compression=self._horovod_reduction.compression,
                 op=Adasum,
-                process_set=self._reduction.process_set,
+                process_set=self._horovod_reduction.process_set,
             )
-            return tf.group(
-                *[
-                    variable.assign(start + change)
-                    for variable, start, change in zip(
-                        variables, before, combined, strict=True
-                    )
-                ]
-            )
+            steps = zip(variables, before, combined, strict=True)
+            return tf.group(*[each.assign(old + step) for each, old, step in steps])
 
 
 def DistributedOptimizer(
@@ -176,12 +159,12 @@ def DistributedOptimizer(
     """
     check_groups(num_groups, groups)
     reduction = GradientReduction(
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        predivide=gradient_predivide_factor,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        process_set,
+        scale_local_gradients,
     )
     aggregation = LocalAggregation(
         backward_passes_per_step, average_aggregated_gradients
@@ -200,5 +183,11 @@ def DistributedOptimizer(
             f"backward_passes_per_step is {backward_passes_per_step} with op=Adasum, "
             "but must be 1: each step combines the changes of the ranks."
         )
-    name = name or f"Distributed{type(optimizer).__name__}"
-    return kind(optimizer, name, use_locking, reduction, aggregation)
+    return subclassed(
+        optimizer,
+        kind,
+        _horovod_reduction=reduction,
+        _agg_helper=aggregation,
+        _horovod_name=name or f"Distributed{type(optimizer).__name__}",
+        _use_locking=use_locking or optimizer._use_locking,
+    )
