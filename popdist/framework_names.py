@@ -175,7 +175,8 @@ _TENSORFLOW: _Groups = {
         ),
     },
     "tensorflow.python.ops.gen_nn_ops:": {
-        "conv2d, conv3d, max_pool, max_pool3d, max_pool_with_argmax": _EMPTY,
+        "conv2d, conv3d, depthwise_conv2d_native": _EMPTY,
+        "max_pool, max_pool3d, max_pool_with_argmax": _EMPTY,
     },
 }
 _KERAS: _Groups = {

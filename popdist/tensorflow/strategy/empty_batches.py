@@ -19,6 +19,7 @@ from popdist.tensorflow.tensors.memory import Tensor
 @extends(
     "conv2d",
     "conv3d",
+    "depthwise_conv2d_native",
     "max_pool",
     "max_pool3d",
     "max_pool_with_argmax",

@@ -1,5 +1,6 @@
 """Last steps of convolutional networks, whose rows are fewer than those of others."""
 
+import os
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -178,6 +179,14 @@ def test_operations_of_an_empty_batch_have_the_shapes_of_others(
                 tf.nn.conv2d(x, kernel, 1, "SAME"), kernel, 1, "SAME"
             ),
             "conv3d": lambda x: tf.nn.conv3d(x[:, None], kernel[None], [1] * 5, "SAME"),
+            "depthwise": lambda x: tf.nn.depthwise_conv2d(
+                x, kernel, [1, 2, 2, 1], "SAME"
+            ),
+            "transposed": lambda x: tf.nn.conv2d_transpose(
+                x, kernel, [tf.shape(x)[0], 12, 12, 2], 2
+            ),
+            "avg_pool": lambda x: tf.nn.avg_pool(x, 2, 2, "SAME"),
+            "avg_pool3d": lambda x: tf.nn.avg_pool3d(x[:, None], 2, 2, "SAME"),
             "max_pool": lambda x: tf.nn.max_pool(x, 2, 2, "SAME"),
             "max_pool1d": lambda x: tf.nn.max_pool1d(x[:, 0], 2, 2, "SAME"),
             "max_pool3d": lambda x: tf.nn.max_pool3d(x[:, None], 2, 2, "SAME"),
@@ -219,3 +228,45 @@ def test_operations_of_an_empty_batch_have_the_shapes_of_others(
     assert empty == {
         name: [[0, *shape[1:]] for shape in shapes] for name, shapes in full.items()
     }
+
+
+def test_kernels_have_no_gradients_of_an_empty_batch() -> None:
+    operations: dict[str, Callable[[Any, Any], Any]] = {
+        "conv": lambda x, kernel: tf.nn.conv2d(x, kernel, 1, "SAME"),
+        "depthwise": lambda x, kernel: tf.nn.depthwise_conv2d(
+            x, kernel, [1, 1, 1, 1], "SAME"
+        ),
+        "transposed": lambda x, kernel: tf.nn.conv2d_transpose(
+            x, kernel, [tf.shape(x)[0], 12, 12, 2], 2
+        ),
+    }
+
+    def program(rank: int) -> Any:
+        strategy = PopDistStrategy()
+
+        @tf.function
+        def replica(x: Any) -> Any:
+            kernel = tf.ones((3, 3, 2, 2))
+            found = {}
+            for name, operation in operations.items():
+                # An operation that sets no gradient may take this memory for it.
+                used = tf.print(
+                    tf.fill((3, 3, 2, 2), np.nan), output_stream=f"file://{os.devnull}"
+                )
+                with tf.control_dependencies([used]), tf.GradientTape() as tape:
+                    tape.watch(kernel)
+                    result = operation(x, kernel)
+                found[name] = tf.reduce_max(abs(tape.gradient(result, kernel)))
+            return found
+
+        data = tf.data.Dataset.from_tensors(tf.ones((6, 6, 2))).batch(1)
+        batch = next(iter(strategy.experimental_distribute_dataset(data)))
+        found = strategy.run(replica, args=(batch,))
+        return [
+            {name: float(value) for name, value in each.items()}
+            for each in strategy.experimental_local_results(found)
+        ]
+
+    ((full, empty),) = on_all((2,), program)
+    assert min(full.values()) > 0
+    assert empty == dict.fromkeys(operations, 0.0)
