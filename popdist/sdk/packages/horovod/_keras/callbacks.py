@@ -1,7 +1,7 @@
 """Horovod's callbacks, without the base class of either Keras."""
 
 import warnings
-from collections.abc import Callable, Hashable, MutableMapping
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -261,19 +261,25 @@ class _LearningRateWarmup(_LearningRateSchedule):
         return (reached * (size - 1) / self.warmup_epochs + 1) / size
 
 
-def of_keras(base: type[Any], module: str) -> list[type[Any]]:
-    """Return Horovod's callbacks as subclasses of the class of callbacks of a Keras.
+# The parts of Horovod's callbacks, in the order of their names.
+PARTS = (
+    _BroadcastGlobalVariables,
+    _LearningRateSchedule,
+    _LearningRateWarmup,
+    _MetricAverage,
+)
+
+
+def of_keras(
+    parts: Sequence[type[Any]], base: type[Any], module: str
+) -> list[type[Any]]:
+    """Return callbacks as subclasses of the class of callbacks of a Keras.
 
     Args:
+        parts: What the callbacks are without it; their names begin with an underscore.
         base: The class of callbacks.
         module: The module that contains them by their names, as pickle needs it.
     """
-    parts = (
-        _BroadcastGlobalVariables,
-        _LearningRateSchedule,
-        _LearningRateWarmup,
-        _MetricAverage,
-    )
     return [
         type(
             f"{part.__name__[1:]}Callback",

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
 from typing import Any, Literal
 
+import numpy as np
+
 from popdist.engine.group import Group
+from popdist.generations import GENERATIONS
 from popdist.job import Job
 from popdist.negotiation.calls import CarryOut
 from popdist.negotiation.negotiator import Negotiator
@@ -42,6 +45,8 @@ class HorovodBasics:
         # None before init().
         self._sets: RegisteredSets | None = None
         self._timeline: Timeline | None = None
+        # The generation of an elastic job in which this process joined it.
+        self._joined: int | None = None
 
     def init(
         self,
@@ -80,7 +85,7 @@ class HorovodBasics:
             if self.is_initialized():
                 return
             STATE.check()
-            instances = _instances_of(comm, STATE.job)
+            instances = self._in_order(_instances_of(comm, STATE.job))
             cycle = _cycle_seconds(os.environ)
             self._sets = RegisteredSets(instances, self._make_carrier, dynamic, cycle)
             try:
@@ -216,6 +221,20 @@ class HorovodBasics:
         with internal_errors():
             STATE.check()
         return registered.negotiator(process_set)
+
+    def _in_order(self, instances: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the instances in the order of the ranks: in an elastic job by age.
+
+        Programs for Horovod broadcast from rank 0, so that must not be a new instance.
+        """
+        generation = GENERATIONS.current
+        if self._joined is None:
+            self._joined = generation
+        if generation == 0 or len(instances) == 1:
+            return instances
+        with internal_errors(), STATE.group("horovod ages", instances) as group:
+            ages = group.all_gather(np.array([self._joined]))
+        return tuple(sorted(instances, key=lambda i: int(ages[instances.index(i)][0])))
 
     def _initialized(self) -> RegisteredSets:
         """Return the process sets.

@@ -31,7 +31,7 @@ def internal_errors() -> Iterator[None]:
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """The hosts of an elastic job have changed; never raised, as no job is elastic."""
+    """Ranks are to be added to an elastic job: a state's commit() raises it."""
 
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("The hosts of the job have changed.")

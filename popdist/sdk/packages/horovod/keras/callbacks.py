@@ -2,11 +2,11 @@
 
 import keras
 
-from .._keras.callbacks import of_keras
+from .._keras.callbacks import PARTS, of_keras
 
 (
     BroadcastGlobalVariablesCallback,
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
     MetricAverageCallback,
-) = of_keras(keras.callbacks.Callback, __name__)
+) = of_keras(PARTS, keras.callbacks.Callback, __name__)

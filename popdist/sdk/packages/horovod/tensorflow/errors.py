@@ -56,3 +56,19 @@ def tensorflow_errors() -> Iterator[None]:
         raise UninitializedCallError(str(error)) from error
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(str(error)) from error
+
+
+@contextmanager
+def errors_of_graphs() -> Iterator[None]:
+    """Turn the errors of failed calls in graphs, within this block, into eager ones.
+
+    TensorFlow hands on the text of an error in a graph, which begins with its class.
+    """
+    try:
+        yield
+    except tf.errors.UnknownError as error:
+        if not isinstance(error, HorovodInternalError) and (
+            FailedCallError.__name__ in error.message
+        ):
+            raise FailedCallError(error.message) from error
+        raise

@@ -85,11 +85,6 @@ def test_statistics_of_a_batch_normalization_are_those_of_all_ranks() -> None:
 def test_what_does_not_exist_says_so() -> None:
     with pytest.raises(ValueError, match="SyncBatchNormalization cannot be fused"):
         hvd.SyncBatchNormalization(fused=True)
-    with pytest.raises(
-        NotImplementedError,
-        match=r"^horovod\.tensorflow\.elastic\.TensorFlowState is not available",
-    ):
-        hvd.elastic.TensorFlowState()
     with pytest.raises(AttributeError, match="has no attribute 'allreduces'"):
         _ = hvd.allreduces
 

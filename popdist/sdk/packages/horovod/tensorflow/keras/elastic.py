@@ -1,9 +1,19 @@
-"""The names of elastic Horovod, which raise an error: it is not available."""
+"""Horovod's elastic interface for models of tf.keras."""
 
-from ...common.elastic import refused
+import tensorflow as tf
 
-CommitStateCallback = refused(__name__, "CommitStateCallback")
-KerasState = refused(__name__, "KerasState")
-UpdateBatchStateCallback = refused(__name__, "UpdateBatchStateCallback")
-UpdateEpochStateCallback = refused(__name__, "UpdateEpochStateCallback")
-run = refused(__name__, "run")
+from ..._keras.callbacks import of_keras
+from ..._keras.elastic import PARTS, KerasState
+from ..elastic import run
+
+CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback = of_keras(
+    PARTS, tf.keras.callbacks.Callback, __name__
+)
+
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]

@@ -66,6 +66,16 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._should_synchronize = True
 
+    # Any, because torch has no type for a state.
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state, and forget gradients that are being reduced.
+
+        An elastic job does so after the loss of a rank, which may have left some.
+        """
+        self._exchange.forget()
+        self._synchronized = False
+        super().load_state_dict(state_dict)
+
     # Any, because the classes of torch have different arguments here.
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Wait for the reduced gradients, and make the optimizer's step."""

@@ -182,6 +182,12 @@ class GradientExchange:
             elif reduced.data_ptr() != param.grad.data_ptr():
                 param.grad.copy_(reduced)
 
+    def forget(self) -> None:
+        """Expect all gradients of a step, whatever has been computed and reduced."""
+        self._under_way.clear()
+        self._ready.clear()
+        self.set_passes(self.passes)
+
     def set_passes(self, passes: int) -> None:
         """Reduce gradients after so many backward passes."""
         self.passes = passes

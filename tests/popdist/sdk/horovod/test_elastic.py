@@ -1,0 +1,275 @@
+"""Elastic Horovod for PyTorch: states, samplers, and the loop over changes of ranks."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.elastic_jobs import Coordinator, wait_until
+from tests.popdist.engine.members import error_of
+from tests.popdist.sdk.horovod.ranks_of_horovod import hvd, results, start
+
+# isort: split
+from horovod.common.elastic import ObjectState
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.torch.elastic.state import (
+    SamplerStateHandler,
+    StateHandler,
+    get_handler_registry,
+    set_handler_registry,
+)
+
+# Trains for at least 9 steps, and until there are 3 ranks, of which one dies in step 5.
+PROGRAM = """
+import popdist.sdk
+popdist.sdk.install()
+import torch
+import horovod.torch as hvd
+
+hvd.init()
+torch.manual_seed(hvd.rank())
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size(), momentum=0.5)
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+state = hvd.elastic.TorchState(model, optimizer, step=0, sizes=[])
+
+def reset():
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01 * hvd.size()
+
+state.register_reset_callbacks([reset])
+
+@hvd.elastic.run
+def train(state):
+    state.sizes.append(hvd.size())
+    while state.step < 9 or hvd.size() < 3:
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().sum().backward()
+        if rank == 0 and state.step == 4 and state.sizes == [3]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.step()
+        state.step += 1
+        state.commit()
+    return hvd.size()
+
+size = train(state)
+weights = hvd.allgather(model.weight.detach()[None])
+alike = all(torch.equal(weights[0], one) for one in weights)
+rates = {group["lr"] for group in optimizer.param_groups}
+print(hvd.rank(), size, alike, rates, state.sizes)
+"""
+
+
+def test_ranks_go_on_without_one_that_ends_and_then_with_a_new_one(
+    tmp_path: Path,
+) -> None:
+    with Coordinator(tmp_path, [3], PROGRAM, environ={"OMP_NUM_THREADS": "1"}) as job:
+        wait_until(lambda: job.generation == 1)
+        job.add(0)
+        ended = job.finish()
+
+    assert [(one.code, one.err) for one in ended] == [
+        (-9, ""),
+        (0, ""),
+        (0, ""),
+        (0, ""),
+    ]
+    # Horovod's programs broadcast from rank 0: the new instance 0 is the last rank.
+    assert [one.out for one in ended[1:]] == [
+        f"{rank} 3 True {{0.03}} [3, 2, 3]\n" for rank in range(3)
+    ]
+
+
+def test_a_state_is_shared_kept_and_restored() -> None:
+    def rank(me: int) -> Any:
+        model = nn.Linear(1, 1, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+        seen = [f"rank {me}"]
+        state = hvd.elastic.TorchState(model, optimizer, epoch=me, seen=seen)
+        with torch.no_grad():
+            model.weight.fill_(1.0 + me)
+        state.sync()
+        found = [(model.weight.item(), state.epoch, list(state.seen))]
+
+        def step() -> None:
+            model.weight.grad = torch.ones(1, 1)
+            optimizer.step()
+            state.epoch += 1
+            state.seen.append("step")
+
+        step()
+        state.commit()
+        # The momentum is restored with the rest: the second step is the same again.
+        for _ in range(2):
+            step()
+            found.append((model.weight.item(), state.epoch, list(state.seen)))
+            state.restore()
+        found.append((model.weight.item(), state.epoch, list(state.seen)))
+        return found
+
+    after_step = (-1.5, 2, ["rank 0", "step", "step"])
+    assert (
+        results(2, rank)
+        == [
+            [
+                (1.0, 0, ["rank 0"]),
+                after_step,
+                after_step,
+                (0.0, 1, ["rank 0", "step"]),
+            ]
+        ]
+        * 2
+    )
+
+
+def test_an_object_that_is_assigned_gets_the_handler_of_the_earlier_one() -> None:
+    def rank(_: int) -> Any:
+        state = hvd.elastic.TorchState(nn.Linear(1, 1))
+        state.model = other = nn.Linear(1, 1, bias=False)
+        before = other.weight.item()
+        with torch.no_grad():
+            other.weight.fill_(7.0)
+        state.restore()
+        return state.model is other, other.weight.item() == before
+
+    assert results(1, rank) == [(True, True)]
+
+
+def test_programs_add_handlers_for_objects_of_their_own() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.count = 0
+
+    class CounterHandler(StateHandler):
+        def save(self) -> None:
+            self._kept = self.value.count
+
+        def restore(self) -> None:
+            self.value.count = self._kept
+
+        def sync(self) -> None:
+            self.value.count = hvd.broadcast_object(self.value.count)
+
+    def rank(me: int) -> Any:
+        set_handler_registry([*get_handler_registry(), (Counter, CounterHandler)])
+        counter = Counter()
+        state = hvd.elastic.TorchState(counter=counter)
+        counter.count = 5 + me
+        state.sync()
+        shared = counter.count
+        state.restore()
+        return shared, counter.count
+
+    assert results(2, rank) == [(5, 0)] * 2
+
+
+def test_a_sampler_divides_what_is_left_of_an_epoch() -> None:
+    def rank(me: int) -> Any:
+        sampler = hvd.elastic.ElasticSampler(range(10), shuffle=False)
+        whole = list(sampler)
+        state = hvd.elastic.TorchState(sampler=sampler)
+        sampler.record_batch(0, 2)
+        state.commit()
+        sampler.record_batch(1, 2)
+        sampler.load_state_dict(sampler.state_dict())
+        late = list(sampler), len(sampler)
+        state.restore()
+        left = list(sampler)
+        sampler.set_epoch(1)
+        return whole, late, left, list(sampler), sampler.state_dict()
+
+    def shares(me: int) -> Any:
+        whole = [*range(me, 10, 2)]
+        # Samples 8 and 9 are left; and after restore() those from 4 on.
+        return (
+            whole,
+            ([8 + me], 1),
+            [4 + me, 6 + me, 8 + me],
+            whole,
+            {"epoch": 1, "processed_num": 0},
+        )
+
+    assert results(2, rank) == [shares(0), shares(1)]
+
+
+def test_a_shuffled_sampler_gives_all_ranks_as_many_samples() -> None:
+    def rank(_: int) -> Any:
+        sampler = hvd.elastic.ElasticSampler(range(7), seed=3)
+        first = list(sampler)
+        sampler.set_epoch(1)
+        return first, list(sampler)
+
+    found = results(3, rank)
+
+    for epoch in (0, 1):
+        shares = [one[epoch] for one in found]
+        assert [len(share) for share in shares] == [3, 3, 3]
+        assert {sample for share in shares for sample in share} == set(range(7))
+    assert found[0][0] != found[0][1]
+
+
+def test_without_an_elastic_job_a_function_runs_again_on_the_same_ranks() -> None:
+    def rank(me: int) -> Any:
+        state = ObjectState(hvd.broadcast_object, hvd.rank, step=0)
+        resets = []
+        state.register_reset_callbacks([lambda: resets.append(state.step)])
+
+        @hvd.elastic.run
+        def train(state: Any, more: int) -> Any:
+            state.step += more
+            if not resets:
+                raise HorovodInternalError("The program gives up.")
+            if len(resets) == 1:
+                # Without a loss, nothing is restored.
+                raise HostsUpdatedInterrupt
+            return state.step, hvd.rank(), hvd.size()
+
+        return train(state, more=2), resets
+
+    assert results(2, rank) == [((4, me, 2), [0, 2]) for me in range(2)]
+
+
+def test_without_an_elastic_job_the_loss_of_a_rank_is_the_error() -> None:
+    def rank(me: int) -> Any:
+        hvd.init()
+        state = ObjectState(step=0)
+
+        @hvd.elastic.run
+        def train(state: Any) -> None:
+            if me == 1:
+                os._exit(7)
+            hvd.allreduce(torch.ones(1))
+
+        kind, message = error_of(lambda: train(state))
+        return kind, message.partition(",")[0]
+
+    first, second = start(2, rank)
+
+    assert first.value == ("HorovodInternalError", "Instance 1 has ended")
+    assert second.code == 7
+
+
+def test_calls_that_differ_are_an_error_that_no_other_ranks_would_help() -> None:
+    def rank(me: int) -> Any:
+        @hvd.elastic.run
+        def train(_: Any) -> None:
+            hvd.allreduce(torch.ones(1 + me), name="differs")
+
+        return error_of(lambda: train(ObjectState()))[0]
+
+    assert results(2, rank) == ["HorovodInternalError"] * 2
+
+
+def test_the_base_class_leaves_the_rest_to_its_subclasses() -> None:
+    def rank(_: int) -> Any:
+        state = hvd.elastic.State(hvd.broadcast_object, hvd.rank)
+        for call in (state.save, state.restore, state.sync):
+            with pytest.raises(NotImplementedError):
+                call()
+        state.check_host_updates()
+        return issubclass(SamplerStateHandler, StateHandler)
+
+    assert results(1, rank) == [True]
