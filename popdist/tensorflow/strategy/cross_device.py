@@ -141,7 +141,9 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         function = partial(self._exchange.call_by_name, name, call)
         return call_by_name(function, tensors, specs)
 
-    def _gather(self, values: Sequence[Sequence[Tensor]], axis: int) -> list[Tensor]:
+    def _gather_all(
+        self, values: Sequence[Sequence[Tensor]], axis: int
+    ) -> list[Tensor]:
         """Return several values, each gathered along an axis, in one call."""
         replicas = self._replicas
 
@@ -161,7 +163,7 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
 
     def gather_to(self, value: Value, destinations: Any, axis: int) -> Value:
         """Return the tensors of all replicas, one behind the other, where wanted."""
-        return self._at(self._gather([self.tensors_of(value)], axis), destinations)
+        return self._at(self._gather_all([self.tensors_of(value)], axis), destinations)
 
     def _is_everywhere(self, destinations: Any) -> bool:
         """Return whether all local replicas' devices are wanted."""
@@ -219,7 +221,7 @@ class EngineCrossDeviceOps(tf.distribute.CrossDeviceOps):
         for slices in values:
             parts.append([each.values for each in slices])
             parts.append([each.indices for each in slices])
-        gathered = self._gather(parts, 0) if parts else []
+        gathered = self._gather_all(parts, 0) if parts else []
         pairs = zip(gathered[::2], gathered[1::2], values, strict=True)
         return [
             tf.IndexedSlices(rows, indices, slices[0].dense_shape)
