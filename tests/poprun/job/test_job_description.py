@@ -226,8 +226,9 @@ def test_an_inner_job_describes_itself() -> None:
 def test_instances_know_where_poprun_says_which_of_them_have_ended() -> None:
     description = job(environ={**USERS, "POPDIST_ENDED_INSTANCES": "/outer"})
 
-    assert description.ended_file == "/dev/shm/poprun-cafe.0/ended-instances"
-    assert environment(description)["POPDIST_ENDED_INSTANCES"] == description.ended_file
+    file = "/dev/shm/poprun-cafe.0/ended-instances"
+    assert description.ended_file() == file
+    assert environment(description)["POPDIST_ENDED_INSTANCES"] == file
 
 
 def test_a_users_export_counts_more_than_what_he_has() -> None:
