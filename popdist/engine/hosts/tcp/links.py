@@ -109,9 +109,13 @@ class TcpLinks:
             ordered = [all_data[instance] for instance in range(self._size)]
             text = json.dumps([one.hex() for one in ordered]).encode()
             for instance in range(1, self._size):
-                self._core.post(instance, _GATHERED, text)
+                # It may have died since; its death is found like any later one.
+                with suppress(ConnectionError):
+                    self._core.post(instance, _GATHERED, text)
             return ordered
-        self._core.post(0, _GATHERED, data)
+        # If instance 0 has died, the wait for its answer finds that.
+        with suppress(ConnectionError):
+            self._core.post(0, _GATHERED, data)
         return [bytes.fromhex(one) for one in json.loads(self._await(_GATHERED)[1])]
 
     def post(self, instance: int, data: bytes) -> None:

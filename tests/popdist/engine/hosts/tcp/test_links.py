@@ -18,7 +18,7 @@ import pytest
 from popdist.engine import _core
 from popdist.engine.hosts.tcp import handshake, listener
 from popdist.engine.hosts.tcp.handshake import StrangerError
-from popdist.engine.hosts.tcp.links import TcpLinks
+from popdist.engine.hosts.tcp.links import _GATHERED, _POSTED, TcpLinks
 from popdist.engine.hosts.tcp.listener import TcpRoot
 from popdist.errors import ArenaError, PeerLostError
 from tests.host_jobs import free_port
@@ -290,6 +290,31 @@ def test_a_death_while_instances_connect_is_an_error(victim: int) -> None:
 
         with pytest.raises(PeerLostError, match=f"^Instance {victim} ended, or did"):
             connecting.result()
+
+
+def test_instance_0_finds_a_death_after_it_has_the_data_of_all() -> None:
+    root, other = linked(2)
+    other._core.post(0, _GATHERED, b"1")
+    # As at the death of its process.
+    other._core.shut()
+    while not root._core.failed():
+        root._core.take(_POSTED)
+
+    assert root.gather(b"0") == [b"0", b"1"]
+    assert root.take() is None
+    assert root.failed == {1: 0}
+
+
+def test_the_death_of_instance_0_before_the_data_is_sent_is_named() -> None:
+    root, other = linked(2)
+    root._core.shut()
+    while not other._core.failed():
+        other._core.take(_POSTED)
+
+    with pytest.raises(PeerLostError, match=r"^Instance 0 ended, or did") as lost:
+        other.gather(b"1")
+
+    assert lost.value.instances == (0,)
 
 
 def test_instance_0_waits_for_a_port_that_another_process_has_for_a_moment() -> None:
