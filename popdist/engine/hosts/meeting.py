@@ -64,6 +64,10 @@ class MeetOverHosts:
         except BaseException as error:
             local.close()
             if isinstance(error, LinkError):
+                # The error of the links may follow from a death.
+                world.find_deaths()
+                meeting.check_file()
+                _raise_for_dead(world, meeting)
                 raise ArenaError(
                     f"{meeting.own_name} could not reach another host to make the "
                     f"group of {meeting.name_all()}: {world.links.explain(error.code)}."
@@ -174,12 +178,17 @@ class _Exchange:
             for instance, pidfd in self._local.arena.watching().items():
                 if not pidfd.is_of_a_live_process:
                     raise lost(instance, pidfd.pid)
-            for instance in self._meeting.instances:
-                if instance in self._world.dead:
-                    raise lost(instance)
+            _raise_for_dead(self._world, self._meeting)
             deadline.check(lambda: self._meeting.name_of(missing()))
             sleep(pause)
             pause = min(pause + 0.0002, _PAUSE)
+
+
+def _raise_for_dead(world: World, meeting: Meeting) -> None:
+    """Raise PeerLostError if a member is known to have died."""
+    for instance in meeting.instances:
+        if instance in world.dead:
+            raise lost(instance)
 
 
 def _check_version(

@@ -77,6 +77,34 @@ def test_a_group_that_cannot_be_made_for_an_error_of_the_links_says_which(
     assert first[0].startswith("PeerLostError(1,): Instance 1 ended")
 
 
+def test_an_error_of_the_links_after_a_death_names_the_dead_instance(
+    tmp_path: Path,
+) -> None:
+    body = """
+    import errno
+    from popdist.engine.hosts import meeting
+    from popdist.engine.hosts.links import LinkError
+    from popdist.engine.hosts.tcp.links import TcpLinks
+    def refuse(links, *_):
+        while not links._core.failed():
+            links.take()
+        raise LinkError(errno.EMFILE)
+    if rank == 1:
+        TcpLinks.post = refuse
+    else:
+        # It dies once its links have been started.
+        meeting.ShmMember = lambda *_: os._exit(0)
+    fail(lambda: popdist.instance_group())
+    """
+
+    _, second = lines_of(run(TCP, (1, 1), body, tmp_path).outputs)
+
+    assert second == [
+        "PeerLostError(0,): Instance 0 ended or gave up while the instances met. Look "
+        "above for its last output."
+    ]
+
+
 def test_an_instance_of_another_host_with_another_popdist_is_refused(
     hydra: str, tmp_path: Path
 ) -> None:
