@@ -4,9 +4,10 @@
 
 It starts one process for each command line, waits for all, and passes SIGTERM on. When
 one of them fails it ends the others, as every mpirun does: poprun may not have heard of
-that one yet, and would wait for it. With --survive the others go on, and it fails only
-if all of them fail. It is for machines without an MPI, for elastic jobs, and for tests
-that need no MPI.
+that one yet, and would wait for it. With --survive poprun sends SIGUSR1 when it has
+heard of all. From then on the others go on, and the launcher fails only if all of them
+fail. It is for machines without an MPI, for elastic jobs, and for tests that need no
+MPI.
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
@@ -29,12 +30,14 @@ def main(arguments: list[str]) -> None:
     # Before the first start: a child may end at once.
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     sigterm = own_process.receive_sigterm()
-    wake = own_process.wake_up_on(_signal.SIGCHLD, _signal.SIGINT, _signal.SIGHUP)
+    wake = own_process.wake_up_on(
+        _signal.SIGCHLD, _signal.SIGINT, _signal.SIGHUP, _signal.SIGUSR1
+    )
     poll = processes.poll_on(wake, sigterm)
-    survives = arguments[:1] == [SURVIVE]
-    arguments = arguments[survives:]
+    may_survive = arguments[:1] == [SURVIVE]
+    arguments = arguments[may_survive:]
     children: set[int] = set()
-    exit_code, end_at, has_succeeded = 0, NEVER, False
+    exit_code, end_at, survives, has_succeeded = 0, NEVER, False, False
     try:
         for argv in split_commands(arguments):
             children.add(os.posix_spawn(argv[0], argv, os.environ, setsigmask=mask))
@@ -49,7 +52,12 @@ def main(arguments: list[str]) -> None:
             if descriptor == sigterm:
                 is_to_end = not own_process.read_sigterm(sigterm, os.environ)
             else:
-                is_to_end = bool(set(os.read(descriptor, 4096)) - {_signal.SIGCHLD})
+                signals = set(os.read(descriptor, 4096))
+                is_to_end = bool(signals - {_signal.SIGCHLD, _signal.SIGUSR1})
+                if may_survive and _signal.SIGUSR1 in signals:
+                    survives = True
+                    # poprun has heard of a failure until now, too.
+                    end_at = NEVER if end_at else end_at
             if is_to_end:
                 exit_code, end_at = exit_code or 1, 0.0
         if time.monotonic() >= end_at:

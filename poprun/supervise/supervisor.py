@@ -36,6 +36,7 @@ from poprun.wire import codec, protocol
 from poprun.wire.events import (
     AllMeasured,
     CanReform,
+    Connected,
     DebuggerInterrupted,
     DevicesLost,
     Event,
@@ -44,6 +45,7 @@ from poprun.wire.events import (
     Interrupted,
     MembersChanged,
     MpirunExited,
+    MpirunStarted,
     OutputClosed,
     PromptOver,
     PromptShown,
@@ -324,6 +326,8 @@ class Supervisor:
         elif isinstance(event, HostLost) and not self._job.reform_refusal:
             for rank in event.ranks:
                 self._note_end(rank)
+        if isinstance(event, Connected | MpirunStarted):
+            self._take_over_failures()
         if isinstance(event, PromptShown | PromptOver | Exited):
             has_prompt = self._state.prompt_since < inf
             self._router.show_prompt_of(self._job.stdin.rank if has_prompt else None)
@@ -345,6 +349,15 @@ class Supervisor:
             for ranks in (usage.missing, usage.members)
         )
         return replace(usage, missing=missing, members=members)
+
+    def _take_over_failures(self) -> None:
+        """Let the launcher of an elastic job go on after failures of shims.
+
+        poprun detects the end of a shim only once that has connected.
+        """
+        have_connected = len(self._state.connected) == self._state.num_instances
+        if have_connected and not self._job.reform_refusal:
+            self._mpirun.send_signal(signal.SIGUSR1)
 
     def _note_end(self, rank: int) -> None:
         """Let all instances know that one has ended."""

@@ -59,8 +59,9 @@ def test_a_program_that_is_not_there_ends_with_127(tmp_path: Path) -> None:
         assert launcher.wait(200) == 127
 
 
-def test_the_death_of_one_ends_the_others(tmp_path: Path) -> None:
-    words = [*sh("kill -KILL $$"), ":", *sh("exec sleep 60")]
+@pytest.mark.parametrize("options", [[], ["--survive"]])
+def test_the_death_of_one_ends_the_others(options: list[str], tmp_path: Path) -> None:
+    words = [*options, *sh("kill -KILL $$"), ":", *sh("exec sleep 60")]
 
     began = time.monotonic()
     launcher = subprocess.run(
@@ -81,11 +82,11 @@ def test_the_death_of_one_ends_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("scripts", "code"),
     [
-        (["kill -KILL $$", "sleep 2; touch ended"], 0),
-        (["exit 3", "sleep 2; touch ended; exit 4"], 3),
+        (["kill -USR1 $PPID; kill -KILL $$", "sleep 2; touch ended"], 0),
+        (["exit 3", "kill -USR1 $PPID; sleep 2; touch ended; exit 4"], 3),
     ],
 )
-def test_with_survive_the_others_go_on_after_a_failure(
+def test_with_survive_the_others_go_on_after_a_failure_once_poprun_knows_all(
     scripts: list[str], code: int, tmp_path: Path
 ) -> None:
     words = [word for script in scripts for word in (*sh(script), ":")][:-1]
@@ -94,6 +95,15 @@ def test_with_survive_the_others_go_on_after_a_failure(
         assert launcher.wait(200) == code
     # Otherwise it would have been killed after 1.5 seconds.
     assert (tmp_path / "ended").exists()
+
+
+def test_sigterm_ends_the_others_even_if_they_may_survive(tmp_path: Path) -> None:
+    sleeper = "echo ready; exec sleep 60"
+    scripts = f"kill -TERM $PPID; kill -USR1 $PPID; {sleeper}", sleeper
+    words = [word for script in scripts for word in (*sh(script), ":")][:-1]
+
+    with local("--survive", *words, cwd=tmp_path) as launcher:
+        assert launcher.wait(50) == 1
 
 
 def test_sigterm_ends_even_those_that_do_not_listen(tmp_path: Path) -> None:

@@ -392,3 +392,28 @@ def test_the_host_gets_the_standard_input_of_the_instances(
         os.dup2(kept, 0)
         os.close(kept)
         os.close(given)
+
+
+def test_the_launcher_of_an_elastic_job_lets_others_survive_once_all_have_connected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, 2, reform_refusal="")
+    loop.host.play(MpirunStarted(pid=1), Connected(rank=1))
+    loop.turn(2)
+    assert loop.sent == []
+
+    loop.host.play(Connected(rank=0))
+    loop.turn(2)
+
+    assert loop.sent == [("signal_mpirun", signal.SIGUSR1)]
+
+
+def test_the_launcher_of_another_job_ends_the_others_at_each_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, 2)
+    loop.run_all()
+
+    loop.turn(3)
+
+    assert loop.sent == []
