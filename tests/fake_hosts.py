@@ -145,6 +145,8 @@ class FakeHost:
                 self._measure()
             case protocol.NOTE_END, rank:
                 self.calls.append(("note_end", rank))
+            case protocol.START_AGAIN, rank:
+                self.calls.append(("start_again", rank))
 
     def _end_all(self, status: int) -> None:
         for rank in sorted(self.alive):

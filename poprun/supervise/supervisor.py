@@ -413,7 +413,9 @@ class Supervisor:
         """Start the programs of instances again whose streams have ended."""
         for rank in [r for r in self._to_start if not self._streams.has_open(r)]:
             self._to_start.remove(rank)
-            if self._state.phase is Phase.RUNNING:
+            # Its host may be lost by now, or the last member have ended.
+            may_run = rank in self._state.membership.living
+            if self._state.phase is Phase.RUNNING and may_run:
                 self._emit(StartedAgain(rank=rank))
                 self._host_of(rank).tell(protocol.START_AGAIN, rank)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from fake_hosts import FakeHost, FakeMpirun
+from fake_hosts import FakeHost, FakeMpirun, exited
 from job_clients import make_clients
 
 from poprun.helpers import own_process
@@ -20,10 +20,13 @@ from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.stopping import Cause, Phase, Reason
 from poprun.supervise.supervisor import Supervisor
 from poprun.wire.events import (
+    CanReform,
+    Clean,
     Connected,
     Event,
     Exited,
     FailedInFinalize,
+    HostLost,
     Interrupted,
     MpirunExited,
     MpirunStarted,
@@ -417,3 +420,70 @@ def test_the_launcher_of_another_job_ends_the_others_at_each_failure(
     loop.turn(3)
 
     assert loop.sent == []
+
+
+class ElasticLoop(Loop):
+    """A job in which instance 1 was killed, and waits to be started again.
+
+    A leftover process of it has its stdout open still.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(
+            monkeypatch, 2, reform_refusal="", least_instances=1, restarts_left=1
+        )
+        self.run_all()
+        self.host.play(*(CanReform(rank=rank) for rank in self.host.ranks))
+        stream, self.program = os.pipe()
+        self.host.streams.open(DescriptorSource(stream), 1, "stdout")
+        self.host.play(*self.host.end(1, KILLED, by_itself=True))
+        while not self.supervisor._to_start:
+            self.turn()
+
+    def end_leftovers(self) -> None:
+        os.close(self.program)
+        self.turn(3)
+
+    @property
+    def starts(self) -> list[tuple[object, ...]]:
+        return [call for call in self.host.calls if call[0] == "start_again"]
+
+
+def test_an_instance_is_started_again_when_its_streams_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = ElasticLoop(monkeypatch)
+    loop.turn(3)
+    assert loop.starts == []
+
+    loop.end_leftovers()
+
+    assert loop.starts == [("start_again", 1)]
+
+
+def test_no_instance_of_a_lost_host_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = ElasticLoop(monkeypatch)
+    loop.host.play(HostLost(host="n1", ranks=(1,), why="it was switched off"))
+    loop.turn(2)
+
+    loop.end_leftovers()
+
+    assert loop.starts == []
+    loop.host.play(*loop.host.end(0, 0, by_itself=True))
+    assert loop.run().state.cause is None
+
+
+def test_no_instance_is_started_again_after_the_last_member_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = ElasticLoop(monkeypatch)
+    loop.host.play(exited(0))
+    loop.turn(2)
+
+    loop.end_leftovers()
+
+    assert loop.starts == []
+    loop.host.play(Clean(rank=0, left_behind=0))
+    assert loop.run().state.cause is None
