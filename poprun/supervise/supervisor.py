@@ -443,7 +443,12 @@ class Supervisor:
 
     def _look_for_growth(self) -> None:
         """Stop a job for which more hosts were found, once all of it runs."""
-        if self._search is None or not self._state.may_grow:
+        if self._search is None:
+            return
+        if self._state.membership.able or self._state.has_ended_program:
+            # It cannot grow any more: the process must not look at hosts in vain.
+            self._search.end()
+        if not self._state.may_grow:
             return
         self._search.begin()
         if (growth := self._search.take()) is not None:

@@ -5,6 +5,7 @@ import resource
 import signal
 import time
 from collections.abc import Sequence
+from math import inf
 
 import pytest
 from fake_hosts import FakeHost, FakeMpirun, exited
@@ -16,6 +17,7 @@ from poprun.output.router import OutputRouter
 from poprun.output.routes import Routes
 from poprun.output.stdin import Stdin
 from poprun.output.stream_ends import DescriptorSource
+from poprun.output.waiter import Interest
 from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.stopping import Cause, Phase, Reason
 from poprun.supervise.supervisor import Supervisor
@@ -40,6 +42,29 @@ KILLED = signal.SIGKILL
 TERM, INT = signal.SIGTERM, signal.SIGINT
 
 
+class FakeSearch:
+    """A HostSearch without a process."""
+
+    def __init__(self) -> None:
+        self.looks = False
+
+    def begin(self) -> None:
+        self.looks = True
+
+    def end(self) -> None:
+        self.looks = False
+
+    def take(self) -> None: ...
+
+    def interests(self, now: float) -> Sequence[Interest]:
+        return ()
+
+    def deadline(self, now: float) -> float:
+        return inf
+
+    def tick(self, now: float) -> None: ...
+
+
 class Loop:
     """A supervisor, its fake host, and the descriptors around it."""
 
@@ -50,6 +75,7 @@ class Loop:
         *,
         obeys: Sequence[int] = (),
         stdout: int | None = None,
+        search: "FakeSearch | None" = None,
         **job: object,
     ) -> None:
         wake, self._signals = os.pipe()
@@ -78,6 +104,7 @@ class Loop:
             router,
             self.events.append,
             make_clients(size),
+            search=search,  # type: ignore[arg-type]
         )
         self.supervisor.start()
 
@@ -487,3 +514,23 @@ def test_no_instance_is_started_again_after_the_last_member_has_ended(
     assert loop.starts == []
     loop.host.play(Clean(rank=0, left_behind=0))
     assert loop.run().state.cause is None
+
+
+@pytest.mark.parametrize(
+    "event", [CanReform(rank=0), exited(0)], ids=["can re-form", "program has ended"]
+)
+def test_no_hosts_are_looked_for_once_a_job_cannot_grow_any_more(
+    monkeypatch: pytest.MonkeyPatch, event: Event
+) -> None:
+    search = FakeSearch()
+    loop = Loop(monkeypatch, 2, search=search, reform_refusal="")
+    loop.turn(2)
+    assert not search.looks
+    loop.run_all()
+    loop.turn(3)
+    assert search.looks
+
+    loop.host.play(event)
+    loop.turn(2)
+
+    assert not search.looks
