@@ -27,9 +27,7 @@ def judge_attempt(end: AttemptEnd, plan: Plan, router: OutputRouter) -> Verdict:
 
     An event that an elastic job has survived is no failure.
     """
-    was_stopped = end.state.cause is not None
-    survived = end.state.membership.survived(was_stopped=was_stopped)
-    end = replace(end, events=[e for e in end.events if e not in survived])
+    end = replace(end, events=end.unsurvived_events)
     instances = instance_ends(end, plan, router.tail)
     status = end.mpirun_status
     code = 1 if status is None else exit_code(status)

@@ -19,3 +19,10 @@ class AttemptEnd:
     # The wait status; None if mpirun has not ended.
     mpirun_status: int | None = None
     mpirun_output: bytes = b""
+
+    @property
+    def unsurvived_events(self) -> list[Event]:
+        """The events without the losses that an elastic job has survived."""
+        was_stopped = self.state.cause is not None
+        survived = self.state.membership.survived(was_stopped=was_stopped)
+        return [event for event in self.events if event not in survived]

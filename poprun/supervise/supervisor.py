@@ -244,9 +244,10 @@ class Supervisor:
         return next(iter(self._late_signals), 0)
 
     def _reader_timeout(self) -> float:
+        events = self._end(b"").unsurvived_events
         return reader_timeout(
             self._state.cause,
-            failed=any(isinstance(e, Exited) and e.status for e in self._events),
+            failed=any(isinstance(e, Exited) and e.status for e in events),
             signals=self.num_signals,
         )
 

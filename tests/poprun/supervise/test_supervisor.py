@@ -19,6 +19,7 @@ from poprun.output.stdin import Stdin
 from poprun.output.stream_ends import DescriptorSource
 from poprun.output.waiter import Interest
 from poprun.supervise.attempt_end import AttemptEnd
+from poprun.supervise.drain import AFTER_FAILURE_S
 from poprun.supervise.stopping import Cause, Phase, Reason
 from poprun.supervise.supervisor import Supervisor
 from poprun.wire.events import (
@@ -534,3 +535,28 @@ def test_no_hosts_are_looked_for_once_a_job_cannot_grow_any_more(
     loop.turn(2)
 
     assert not search.looks
+
+
+def test_a_slow_reader_of_a_job_that_survived_a_loss_gets_all_of_its_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, 2, reform_refusal="")
+    loop.run_all()
+    loop.host.play(*(CanReform(rank=rank) for rank in loop.host.ranks))
+    loop.host.play(*loop.host.end(1, KILLED, by_itself=True))
+    loop.host.play(*loop.host.end(0, 0, by_itself=True))
+
+    assert loop.run().state.cause is None
+    assert loop.supervisor._reader_timeout() == inf
+
+
+def test_a_slow_reader_of_a_job_that_failed_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, 2, keep_going=True)
+    loop.run_all()
+    loop.host.play(*loop.host.end(1, KILLED, by_itself=True))
+    loop.host.play(*loop.host.end(0, 0, by_itself=True))
+
+    assert loop.run().state.cause is None
+    assert loop.supervisor._reader_timeout() == AFTER_FAILURE_S
