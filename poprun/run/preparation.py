@@ -141,9 +141,12 @@ class Preparation:
                 self._change_hosts(last, time_left_s)
             return self.prepare(number, num_failures, first)
         except temporary as error:
-            if self._hosts is not None and last.growth is not None:
-                self._hosts.keep_members()
             raise HostUnreachableError(str(error)) from error
+
+    def undo_growth(self) -> None:
+        """Let the next attempt have the hosts from before a growth that has failed."""
+        assert self._hosts is not None
+        self._hosts.keep_members()
 
     def can_do_without(self, lost: Collection[str]) -> bool:
         """Return whether the next attempt does not need the hosts that are lost."""

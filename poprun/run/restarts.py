@@ -111,6 +111,8 @@ class Restarts:
                 # A host that restarts takes a while: the next wait is longer.
                 self._refusal = error
                 grows = last.growth is not None
+                if grows:
+                    self._preparation.undo_growth()
                 if not (self._num_left or grows):
                     return self._end(job, error.exit_code, str(error))
                 self._log.error(str(error))

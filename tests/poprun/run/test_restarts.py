@@ -113,6 +113,9 @@ class Played:
     def can_do_without(self, lost: Collection[str]) -> bool:
         return "spare" in lost
 
+    def undo_growth(self) -> None:
+        self.calls.append("undo the growth")
+
     def attempt(
         self,
         job: Job,
@@ -309,9 +312,19 @@ def test_hosts_that_cannot_be_used_after_all_are_left_out_and_do_not_count(
     played = Played([grows(), SUCCEEDED], [None, away, None])
 
     assert played.run(1) == 0
-    assert played.calls == ["run", (1,), "last", (2,), (3, "b"), "last"]
+    undone = "undo the growth"
+    assert played.calls == ["run", (1,), "last", (2,), undone, (3, "b"), "last"]
     assert played.failures == [1, 1, 1]
     assert "poprun: the job will be started again in 16 s.\n" in played.said
+
+
+def test_a_growth_that_fails_before_the_start_is_undone() -> None:
+    lost = HostUnreachableError("The host b was lost before the job started.")
+    played = Played([grows(), lost, SUCCEEDED])
+
+    assert played.run(1) == 0
+    undone = "undo the growth"
+    assert played.calls == ["run", (1,), "last", (2,), "last", undone, (3, "b"), "last"]
 
 
 def test_a_growth_for_which_the_timeout_leaves_no_time_is_a_timeout() -> None:
