@@ -42,10 +42,13 @@ class Progress:
     Args:
         began: When the job did, on the clock that `text` is asked with.
         attempt: The number of its attempt.
+        least: The smallest number of instances in a generation.
     """
 
-    def __init__(self, instances: int, began: float, attempt: int = 0) -> None:
-        self._instances, self._attempt = instances, attempt
+    def __init__(
+        self, instances: int, began: float, attempt: int = 0, least: int = 1
+    ) -> None:
+        self._instances, self._attempt, self._least = instances, attempt, least
         self._began = began
         self._started: set[int] = set()
         self._ended: set[int] = set()
@@ -124,7 +127,10 @@ class Progress:
 
     def _wait_to_reform(self) -> str:
         """Return which instances wait for others to form the next generation."""
-        missing = self._members - self._reforming - self._ended
+        missing = set(self._members - self._reforming - self._ended)
+        if not missing and len(self._reforming) < self._least:
+            # The members are too few without those that are being started again.
+            missing = {*range(self._instances)} - self._reforming - self._ended
         if not self._reforming or not missing or self._is_stopping:
             return ""
         verb = "waits" if len(self._reforming) == 1 else "wait"

@@ -150,7 +150,12 @@ class _RunningAttempt:
         self._job, self._plan, self._context = job, plan, context
         self._mpirun, self._hosts = mpirun, hosts
         settings, environ = context.settings, context.caller_environ
-        self._progress = Progress(len(job.specs), time.monotonic(), plan.attempt.number)
+        self._progress = Progress(
+            len(job.specs),
+            time.monotonic(),
+            attempt=plan.attempt.number,
+            least=job.least_instances,
+        )
         self._router = make_router(
             job, environ, self._progress.text if settings.shows_progress else None
         )

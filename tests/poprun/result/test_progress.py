@@ -59,6 +59,24 @@ def test_members_that_wait_to_re_form_are_named_with_those_that_are_missing() ->
     assert "re-form" not in text(4, 9, *running, exited(1), *ASKED, *gone)
 
 
+def test_too_few_members_wait_for_an_instance_that_is_started_again() -> None:
+    progress = Progress(3, began=0.0, least=2)
+    for event in (
+        *(Started(rank=rank, pid=rank + 1) for rank in range(3)),
+        exited(1),
+        StartedAgain(rank=1),
+        exited(2),
+        ASKED[0],
+    ):
+        progress.listen(event)
+
+    waits = "instance 0 waits for instance 1 to re-form, "
+    line = f"poprun: {waits}starting, 1 of 3 instances running, 1 ended (0:09)"
+    assert progress.text(9.0) == line
+    progress.listen(Started(rank=1, pid=9))
+    assert progress.text(9.0) == (f"poprun: {waits}2 instances running, 1 ended (0:09)")
+
+
 def test_a_short_job_has_none() -> None:
     assert text(2, 0.4, Started(rank=0, pid=1), Started(rank=1, pid=2)) == ""
 
