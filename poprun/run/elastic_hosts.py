@@ -49,6 +49,8 @@ class ElasticHosts:
         self._kept: Sequence[HostSpec] = ()
         # How often each host was lost, or could not be used by an attempt.
         self._losses: Counter[str] = Counter()
+        # The hosts that could not be used when an attempt was last prepared.
+        self._unusable: Collection[str] = ()
 
     def settings_of_attempt(
         self,
@@ -68,7 +70,8 @@ class ElasticHosts:
             HostUnreachableError: The job needs more hosts.
         """
         settings = self._context.settings
-        self._losses.update(lost)
+        # After a failed growth, these are hosts that have been counted already.
+        self._losses.update(name for name in lost if name not in self._unusable)
         named: Sequence[HostSpec]
         if growth is not None:
             # Another answer of a discovery script could make the job smaller.
@@ -84,7 +87,8 @@ class ElasticHosts:
         bounds = self._bounds
         others = _without(named, lost) if self.can_do_without(lost) else named
         failures = self._context.open_usable_hosts(others, guard)
-        self._losses.update(host.name for host in failures)
+        self._unusable = {host.name for host in failures}
+        self._losses.update(self._unusable)
         usable = [host for host in others if host not in failures]
         members = choose_members(usable, bounds)
         if members.num_instances < bounds.least_instances:

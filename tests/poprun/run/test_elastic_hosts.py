@@ -197,3 +197,23 @@ def test_a_job_grows_to_the_hosts_that_were_found_and_else_keeps_its_own() -> No
     play.hosts.keep_members()
     assert numbers(play.attempt("b")) == ("a:1", 1, 1)
     assert numbers(play.attempt()) == ("a:1,b:1,c:1", 3, 3)
+
+
+def test_a_host_that_does_not_answer_to_a_growth_is_lost_once() -> None:
+    play = Play("-n", "3", "--host", "a,b,c", "--nnodes", "2:3", "--max-restarts", "3")
+    play.context.away = {"c"}
+    play.attempt()
+    growth = HostsAvailable(
+        hosts=("a", "b", "c"), new_hosts=("c",), num_running=2, num_instances=3
+    )
+    play.context.away = {"b", "c"}
+    with pytest.raises(HostUnreachableError):
+        play.attempt(growth=growth)
+    play.hosts.keep_members()
+    play.context.away = set()
+
+    play.attempt("c")
+
+    question = play.hosts.question()
+    assert question is not None
+    assert question.losses == {"b": 1, "c": 2}
