@@ -86,6 +86,7 @@ def make_job(
         start_timeout=settings["start-timeout"],
         reform_refusal=request.reform_refusal,
         least_instances=request.least_instances,
+        least_hosts=request.least_hosts,
         host_names=_host_names(plan),
         is_in_slurm=slurm.JOB_ID in environ,
         descriptor_limits=limits,

@@ -119,9 +119,11 @@ class Job(CommonJob):
     timeout_used: float = 0.0
     start_timeout: float = inf
     # Why the job stops when an instance is lost; "" if the others may go on as long as
-    # at least so many are left, and how many instances may be started again then.
+    # at least so many are left, on so many hosts, and how many instances may be
+    # started again then.
     reform_refusal: str = NOT_ELASTIC
     least_instances: int = 1
+    least_hosts: int = 1
     restarts_left: int = 0
     # The host of each instance, nothing if there is only one.
     host_names: Sequence[str] = ()

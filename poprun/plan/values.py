@@ -172,9 +172,10 @@ class Request:
     needs_ipus: bool = False
     notes: Sequence[str] = ()
     # Why the job stops when an instance is lost; "" if the others go on as long as so
-    # many are left.
+    # many are left, on so many hosts.
     reform_refusal: str = NOT_ELASTIC
     least_instances: int = 1
+    least_hosts: int = 1
     # The network between the hosts that MPI uses, "" if it is not known.
     subnet: str = ""
 

@@ -344,7 +344,7 @@ class _Rules:
 
     def not_all_started(self) -> Verdict | None:
         state = self.state
-        if len(state.started) == state.num_instances:
+        if state.have_all_started:
             return None
         hint = f" {self.mpirun.hint}" if self.mpirun.hint else ""
         return _mpirun_failed(

@@ -146,7 +146,8 @@ def _plan(
             request,
             arguments=replace(request.arguments, survives=not refusal),
             reform_refusal=refusal,
-            least_instances=hosts.least_instances,
+            least_instances=hosts.bounds.least_instances,
+            least_hosts=hosts.bounds.least_hosts,
         )
     if again:
         return request

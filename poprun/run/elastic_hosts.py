@@ -100,9 +100,10 @@ class ElasticHosts:
         return elastic.settings_with(settings, members, bounds)
 
     @property
-    def least_instances(self) -> int:
-        """The smallest number of instances that the job may have."""
-        return 1 if self._bounds is None else self._bounds.least_instances
+    def bounds(self) -> Bounds:
+        """The numbers that each attempt may have, once settings_of_attempt() ran."""
+        assert self._bounds is not None
+        return self._bounds
 
     def can_do_without(self, lost: Collection[str]) -> bool:
         """Return whether the hosts that were named last suffice without those lost."""

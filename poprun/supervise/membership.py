@@ -12,7 +12,7 @@ is its position among the members.
 """
 
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -103,8 +103,9 @@ class Membership:
 
     # Why the job stops when an instance is lost; "" if it can go on.
     refusal: str = NOT_ELASTIC
-    # The smallest number of members.
+    # The smallest number of members, and of their hosts.
     least: int = 1
+    least_hosts: int = 1
     # How many more times an instance may be started again, and how many have been.
     restarts_left: int = 0
     num_restarts: int = 0
@@ -139,7 +140,17 @@ class Membership:
         """Whether the job goes on without the instances that are lost."""
         left = self.living_members
         can_reform = not self.refusal and bool(left) and self.able >= set(left)
-        return can_reform and len(self.living) >= self.least
+        return can_reform and self.are_enough(self.living)
+
+    @property
+    def may_have_state(self) -> bool:
+        """Whether an instance can re-form: it may keep its state in memory alone."""
+        return bool(self.able) and not self.refusal
+
+    def are_enough(self, ranks: Collection[int]) -> bool:
+        """Return whether the job may go on with these instances."""
+        hosts = {self.hosts[rank] for rank in ranks} if self.hosts else {""}
+        return len(ranks) >= self.least and len(hosts) >= self.least_hosts
 
     @property
     def deadline(self) -> float:
@@ -173,12 +184,11 @@ def first_members(num_instances: int, **settings: Any) -> Membership:
 def decide(state: Membership, event: Event, now: float) -> Step:
     """Return the membership after an event, and what to do for it."""
     match event:
-        case CanReform(rank=rank) if rank in state.living:
-            refusal = state.refusal or (ENDING if state.is_over else "")
-            value = {"generation": state.generation, "refusal": refusal}
+        case CanReform(rank=rank):
+            value = {"generation": state.generation, "refusal": _refuse(state, rank)}
             answer = TellMember(rank=rank, kind=protocol.ELASTIC_KNOWN, value=value)
-            return replace(state, able=state.able | {rank}), [answer]
-        case ReformAsked() if event.rank in state.living:
+            return replace(state, able=state.able | ({rank} & state.living)), [answer]
+        case ReformAsked():
             return _ask(state, event, now)
         case ReformEnded(rank=rank):
             # It has not left the job until its instance has.
@@ -207,9 +217,15 @@ def end(state: Membership) -> Step:
     return replace(state, is_over=True, starts={}), answers
 
 
+def _refuse(state: Membership, rank: int) -> str:
+    """Return why an instance cannot re-form, or ""."""
+    is_ending = state.is_over or rank not in state.living
+    return state.refusal or (ENDING if is_ending else "")
+
+
 def _ask(state: Membership, event: ReformAsked, now: float) -> Step:
     rank = event.rank
-    refusal = state.refusal or (ENDING if state.is_over else "")
+    refusal = _refuse(state, rank)
     # It may have asked for the number of one that is over since.
     is_late = rank in state.newcomers
     if event.generation != state.generation and not is_late:
@@ -244,9 +260,10 @@ def _lose(state: Membership, event: Event, ranks: set[int], now: float) -> Step:
     if not isinstance(event, Exited):
         # There is no supervisor that could start them.
         starts = _without(starts, ranks)
-    state = _without_ranks(state, ranks)
-    state = replace(state, losses=[*state.losses, loss], starts=starts)
-    if not lost or not state.living_members:
+    state = replace(_without_ranks(state, ranks), starts=starts)
+    if state.goes_on or not lost:
+        state = replace(state, losses=[*state.losses, loss])
+    if not lost:
         return state, []
     if not state.goes_on:
         # With --keep-going the others go on, but without those that are lost.
@@ -290,15 +307,10 @@ def _advance(state: Membership, now: float) -> Step:
         return replace(state, living=nobody, newcomers=nobody), [*answers, *kills]
     if not state.asked or not state.asked.keys() >= set(left):
         return state, []
-    if len(state.asked) < state.least:
-        if len(state.living) >= state.least:
+    if not state.are_enough(state.asked):
+        if state.are_enough(state.living):
             return state, []  # others have been started again
-        sentence = (
-            f"Only {counted(len(state.living), 'instance')} of the job "
-            f"{'is' if len(state.living) == 1 else 'are'} left, but --min-instances is "
-            f"{state.least}."
-        )
-        return _refuse_all(state, sentence)
+        return _refuse_all(state, _too_few(state))
     return _begin(state, tuple(sorted(state.asked)), now)
 
 
@@ -363,6 +375,17 @@ def _refuse_all(state: Membership, sentence: str) -> Step:
 
 def _refusal(rank: int, sentence: str) -> TellMember:
     return TellMember(rank=rank, kind=protocol.REFORM_REFUSED, value=sentence)
+
+
+def _too_few(state: Membership) -> str:
+    verb = "is" if len(state.living) == 1 else "are"
+    least = counted(state.least, "instance")
+    if state.least_hosts > 1:
+        least += f" on {counted(state.least_hosts, 'host')}"
+    return (
+        f"Only {counted(len(state.living), 'instance')} of the job {verb} left, but it "
+        f"needs at least {least}: see --min-instances and --nnodes."
+    )
 
 
 def _describe(state: Membership, event: Event) -> str:

@@ -179,6 +179,12 @@ class JobState:
         return self.phase_ends
 
     @property
+    def have_all_started(self) -> bool:
+        """Whether each instance has started, or was lost before and is not needed."""
+        survived = self.gone if self.cause is None else frozenset[int]()
+        return len(self.started | survived) == self.num_instances
+
+    @property
     def may_grow(self) -> bool:
         """Whether it may be stopped to start again with more instances.
 
@@ -187,7 +193,7 @@ class JobState:
         """
         all_run = len(self.started) == self.num_instances and not self.gone
         is_running = self.phase is Phase.RUNNING and self.debugged is None
-        may_stop = not self.has_ended_program and not self.membership.able
+        may_stop = not self.has_ended_program and not self.membership.may_have_state
         return is_running and all_run and may_stop
 
     @property
@@ -205,6 +211,8 @@ def decide(state: JobState, event: Event, now: float) -> Step:
     """Return how the job goes on after an event, and what to do for it."""
     members, answers = membership.decide(state.membership, event, now)
     state = _note(replace(state, membership=members), event, now)
+    if state.have_all_started:
+        state = replace(state, starts_by=inf)
     state, actions = _react(state, event, now)
     if state.phase is not Phase.RUNNING and not members.is_over:
         members, more_answers = membership.end(members)
@@ -225,10 +233,7 @@ def _note(state: JobState, event: Event, now: float) -> JobState:
         case Connected(rank=rank):
             return replace(state, connected=state.connected | {rank})
         case Started(rank=rank):
-            started = state.started | {rank}
-            if len(started) == state.num_instances:
-                return replace(state, started=started, starts_by=inf)
-            return replace(state, started=started)
+            return replace(state, started=state.started | {rank})
         case Clean(rank=rank) | Refused(rank=rank):
             return replace(state, gone=state.gone | {rank})
         case ShimLost(rank=rank):
@@ -495,7 +500,8 @@ def _all_gone(state: JobState) -> bool:
 def _leave(state: JobState, now: float) -> Step:
     ends = _leaves_by(state, now)
     actions: list[Action | Answer] = [TellHosts(kind=protocol.RELEASE)]
-    if len(state.connected) < state.num_instances and not state.mpirun_ended:
+    have_connected = len(state.connected) == state.num_instances
+    if not (have_connected or state.have_all_started or state.mpirun_ended):
         # It has not even started them all, and need not begin now.
         if state.is_in_slurm:
             # Where SIGTERM is blocked.

@@ -153,6 +153,7 @@ class Supervisor:
                 len(job.specs),
                 refusal=job.reform_refusal,
                 least=job.least_instances,
+                least_hosts=job.least_hosts,
                 restarts_left=job.restarts_left,
                 hosts=job.host_names,
             ),

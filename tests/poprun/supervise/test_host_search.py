@@ -18,7 +18,8 @@ from poprun.reach.host_search import SearchQuestion
 from poprun.supervise.host_search import HostSearch
 from poprun.wire.events import HostsAvailable
 
-MARK = "POPDIST_JOB_ID=0123"
+# No other test may have it: they run at the same time.
+MARK = f"POPDIST_JOB_ID={os.urandom(8).hex()}"
 
 
 class Play:
@@ -78,12 +79,14 @@ def test_hosts_are_found_and_nothing_is_left(tmp_path: Path) -> None:
     assert play.answer() == HostsAvailable(
         hosts=("localhost:2",), new_hosts=(), num_running=1, num_instances=2
     )
-    below = processes.descendants([os.getpid()])
-    commands = [processes.describe(p)[1] for p in below]
-    assert b"/bin/sleep 602" in commands
+
+    def commands() -> list[bytes]:
+        below = processes.descendants([os.getpid()])
+        return [processes.describe(p)[1] for p in below]
+
+    wait_for(lambda: b"/bin/sleep 602" in commands(), "the process that hides")
     play.search.end()
-    left = processes.descendants([os.getpid()])
-    assert not [p for p in left if processes.describe(p)[1] == b"/bin/sleep 602"]
+    assert b"/bin/sleep 602" not in commands()
 
 
 def test_an_answer_that_is_refused_is_a_warning(tmp_path: Path) -> None:

@@ -207,7 +207,8 @@ def test_those_that_ask_when_too_few_are_left_are_refused() -> None:
     [refusal] = story.answers
     assert isinstance(refusal, TellMember)
     assert refusal.value == (
-        "Only 1 instance of the job is left, but --min-instances is 2."
+        "Only 1 instance of the job is left, but it needs at least 2 instances: see "
+        "--min-instances and --nnodes."
     )
 
 
@@ -336,11 +337,51 @@ def test_losses_before_the_present_generation_were_survived() -> None:
     first, second, third = killed(0), killed(1), killed(2)
 
     story(1, first, *map(asks, (1, 2, 3)))
-    story(2, second, third)
+    story(2, second)
+    assert story.state.goes_on
+    story(2, third)
     assert not story.state.goes_on
 
     assert story.state.survived(was_stopped=True) == [first]
-    assert story.state.survived(was_stopped=False) == [first, second, third]
+    assert story.state.survived(was_stopped=False) == [first, second]
+
+
+def test_no_loss_was_survived_where_instances_cannot_re_form() -> None:
+    story = Story(first_members(2, refusal="", least=1))
+
+    story(1, killed(0), killed(1))
+
+    assert story.state.survived(was_stopped=False) == []
+
+
+def test_a_job_needs_as_many_hosts_as_nnodes_says() -> None:
+    story = elastic(hosts=("a", "a", "b", "c"), least_hosts=2)
+
+    story(1, killed(3))
+    assert story.state.goes_on
+    story(2, HostLost(host="b", ranks=(2,), why="it is gone"))
+    assert not story.state.goes_on
+
+
+def test_one_that_waits_when_no_member_is_left_is_refused_and_killed() -> None:
+    story = elastic(2, least=1, restarts_left=1)
+
+    story(1, killed(1), Clean(rank=1, left_behind=0))
+    assert story(2, Tick()) == ["start 1"]
+    story(3, CanReform(rank=1), asks(1))
+    # With --keep-going the attempt goes on.
+    assert story(4, killed(0)) == ["refused to 1", "kill 1"]
+
+
+def test_one_that_does_not_belong_to_the_job_any_more_is_told_so() -> None:
+    story = elastic(2, least=1)
+
+    story(1, exited(1))
+    assert story(2, CanReform(rank=1)) == ["known to 1"]
+    [known] = story.answers
+    assert isinstance(known, TellMember)
+    assert known.value["refusal"] == ENDING
+    assert story(3, asks(1)) == ["refused to 1"]
 
 
 # --- All orders of events.
@@ -366,8 +407,7 @@ def test_in_any_order_each_request_has_at_most_one_answer(events: list[Event]) -
     for now, event in enumerate(events):
         if isinstance(event, ReformAsked) and event.rank in waiting:
             continue  # its host accepts no second one
-        was_living = getattr(event, "rank", None) in story.state.living
-        if isinstance(event, ReformAsked) and was_living:
+        if isinstance(event, ReformAsked):
             waiting.add(event.rank)
         story(now, event)
         waiting &= set(story.state.living) | {

@@ -179,6 +179,22 @@ def test_an_elastic_job_goes_on_without_one_instance_but_not_without_two(
     assert story.cause == Cause(reason=Reason.FAILED, rank=2)
 
 
+def test_one_that_is_lost_before_its_start_is_not_waited_for() -> None:
+    members = first_members(3, refusal="", least=1)
+    story = Story(JobState(num_instances=3, membership=members, starts_by=60))
+    for rank in range(2):
+        story(0, Connected(rank=rank), Started(rank=rank, pid=200 + rank))
+        story(0, CanReform(rank=rank))
+
+    story(1, HostLost(host="b", ranks=(2,), why="it is gone"))
+    assert (story.phase, story.deadline) == (Phase.RUNNING, inf)
+    for rank in range(2):
+        actions = story(2, exited(rank), Clean(rank=rank, left_behind=0))
+    # mpirun has nothing more to start.
+    assert actions == ["release shims"]
+    assert story.state.have_all_started
+
+
 def test_an_elastic_job_with_keep_going_is_not_stopped() -> None:
     story = elastic(keep_going=True)
 
@@ -262,6 +278,13 @@ def test_a_job_that_is_being_started_is_not_stopped_for_more_hosts() -> None:
 
     assert story(0, Connected(rank=0), Started(rank=0, pid=200), GROWTH) == []
     assert story.phase is Phase.RUNNING
+
+
+def test_a_job_that_cannot_re_form_grows_although_its_instances_have_asked() -> None:
+    story = running(membership=first_members(2, refusal="It has MPI.", least=1))
+
+    story(1, CanReform(rank=0))
+    assert story(2, GROWTH) == ["SIGTERM to instances"]
 
 
 @pytest.mark.parametrize(
