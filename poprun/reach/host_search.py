@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Self
 
+from poprun.backoff import doubled_wait
 from poprun.errors import PoprunError
 from poprun.helpers import own_process, processes
 from poprun.host_specs import HostSpec, parse_hosts
@@ -28,8 +29,8 @@ INTERVAL_S = 10.0
 # The longest pause between two looks at a host that does not answer.
 LONGEST_PAUSE_S = 640.0
 LINK = 1
-MOST_RECEIVED = 1 << 16
-# How long processes of a command may take to end after SIGKILL.
+READ_SIZE = 1 << 16
+# How long the processes of a search may take to end after SIGKILL.
 END_S = 2.0
 
 
@@ -83,8 +84,8 @@ class Search:
         self._question = question
         self._name_hosts, self._probe = name_hosts, probe
         self._began = time.monotonic()
-        # By host: when to look at it again, and how long that pause is.
-        self._pauses: dict[str, tuple[float, float]] = {}
+        # By host: when it was last looked at, and how often it has been.
+        self._looks: dict[str, tuple[float, int]] = {}
 
     def look(self, now: float) -> Sequence[HostSpec]:
         """Return the hosts that can be used, if the job has more instances on them.
@@ -97,7 +98,7 @@ class Search:
         due = [
             host
             for host in self._name_hosts()
-            if host.name in present or now >= self._next_look(host.name)[0]
+            if host.name in present or now >= self._next_look(host.name)
         ]
         larger = find_growth(due, question.members, question.bounds)
         if larger is None:
@@ -105,21 +106,21 @@ class Search:
         new = [host for host in larger.hosts if host.name not in present]
         failures = self._probe(new)
         for host in new:
-            pause = min(2 * self._next_look(host.name)[1], LONGEST_PAUSE_S)
-            self._pauses[host.name] = now + pause, pause
+            _, number = self._looks.get(host.name, (now, 0))
+            self._looks[host.name] = now, number + 1
         answering = [host for host in new if host not in failures]
         usable = [host for host in due if host.name in present or host in answering]
         is_enough = find_growth(usable, question.members, question.bounds) is not None
         return usable if is_enough else ()
 
-    def _next_look(self, name: str) -> tuple[float, float]:
-        """Return when to look at a host, and how long it is left alone before that.
+    def _next_look(self, name: str) -> float:
+        """Return when to look at a host.
 
         A host that comes and goes must not stop the job each time.
         """
         losses = self._question.losses.get(name, 0)
-        pause = min(INTERVAL_S * 2.0**losses, LONGEST_PAUSE_S)
-        return self._pauses.get(name, (self._began + pause, pause))
+        last, number = self._looks.get(name, (self._began, 0))
+        return last + doubled_wait(INTERVAL_S, losses + number, LONGEST_PAUSE_S)
 
 
 def make_search(environ: Mapping[str, str], question: SearchQuestion) -> Search:
@@ -148,7 +149,7 @@ def serve(make: Callable[[SearchQuestion], Search]) -> None:
     while True:
         wait = float("inf") if search is None else max(0.0, due - time.monotonic())
         if poll.poll(processes.poll_timeout(wait)):
-            data = os.read(LINK, MOST_RECEIVED)
+            data = os.read(LINK, READ_SIZE)
             if not data:
                 return
             *lines, received = (received + data).split(b"\n")

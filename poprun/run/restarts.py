@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from poprun.backoff import restart_wait
 from poprun.errors import TIMED_OUT, HostUnreachableError, PoprunError
 from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions
@@ -30,8 +31,6 @@ from poprun.supervise.supervisor import (
 )
 from poprun.vipu.leases import CUT_OFF_S
 
-FIRST_WAIT_S = 1.0
-LONGEST_WAIT_S = 60.0
 # What is left of poprun on a host whose connection is closed kills the instances 1.2 s
 # later.
 CLOSED_S = 2.0
@@ -195,8 +194,7 @@ class Restarts:
             least = CLOSED_S if ends_soon else CUT_OFF_S
         if successor.growth is not None and not lost:
             return 0.0
-        seconds = FIRST_WAIT_S * 2.0 ** (self._num_failures - 1)
-        return max(least, min(seconds, LONGEST_WAIT_S))
+        return max(least, restart_wait(self._num_failures - 1))
 
     def _sleep(self, seconds: float, job: Job, successor: Successor) -> None:
         """Wait, with a guard that lives all the time."""

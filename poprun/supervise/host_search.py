@@ -12,23 +12,23 @@ from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Any
 
+from poprun.backoff import doubled_wait
 from poprun.helpers import processes
 from poprun.host_specs import HostSpec, parse_hosts
 from poprun.output.waiter import READ, Interest
 from poprun.plan.elastic import find_growth
 from poprun.reach import host_search
-from poprun.reach.host_search import LONGEST_PAUSE_S, SearchQuestion
+from poprun.reach.host_search import END_S, LONGEST_PAUSE_S, SearchQuestion
 from poprun.reach.hosts import PREFLIGHT_MARK
 from poprun.wire.events import HostsAvailable
 
 ENTRY = os.path.join(os.path.dirname(host_search.__file__), "host_search_entry.py")
-# When a process that has ended is replaced at first; later, that long doubled.
-AGAIN_S = 10.0
-MOST_RECEIVED = 1 << 20
+# The wait before a process that has ended is replaced for the first time.
+FIRST_PAUSE_S = 10.0
+# The longest answer, in bytes.
+LONGEST_ANSWER = 1 << 20
 # How long the process may take to read a question that the socket cannot hold.
 SEND_S = 2.0
-# How long its processes may take to end after SIGKILL.
-END_S = 2.0
 
 
 class HostSearch:
@@ -53,7 +53,7 @@ class HostSearch:
         self._question, self._warn, self._refuse = question, warn, refuse
         own_mark = f"{PREFLIGHT_MARK}={os.urandom(16).hex()}"
         self._own_mark = os.fsencode(own_mark)
-        # By its mark the guard ends what is left of it if poprun is killed.
+        # The guard ends the processes with the job's mark if poprun is killed.
         marks = dict(each.split("=", 1) for each in (mark, own_mark))
         pairs = {**environ, **marks}.items()
         self._environ = {os.fsencode(k): os.fsencode(v) for k, v in pairs if k}
@@ -62,8 +62,8 @@ class HostSearch:
         self._received = b""
         self._answer: HostsAvailable | None = None
         self._warnings: set[str] = set()
-        # When to start the process, and how long to wait before the next start.
-        self._starts_at, self._pause_s = inf, AGAIN_S
+        # When to start the process, and how often that was put off.
+        self._starts_at, self._num_pauses = inf, 0
 
     def begin(self) -> None:
         """Begin to look for hosts, unless that has begun."""
@@ -128,8 +128,9 @@ class HostSearch:
             self._restart()
 
     def _wait_to_start(self) -> None:
-        self._starts_at = time.monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        pause = doubled_wait(FIRST_PAUSE_S, self._num_pauses, LONGEST_PAUSE_S)
+        self._starts_at = time.monotonic() + pause
+        self._num_pauses += 1
 
     def _restart(self) -> None:
         """End the process, and start it again later."""
@@ -140,7 +141,7 @@ class HostSearch:
     def _receive(self) -> None:
         assert self._link is not None
         try:
-            data = self._link.recv(MOST_RECEIVED)
+            data = self._link.recv(LONGEST_ANSWER)
         except ConnectionError:
             data = b""
         *lines, self._received = (self._received + data).split(b"\n")
@@ -149,7 +150,7 @@ class HostSearch:
                 self._take_in(json.loads(line))
         except (ValueError, KeyError, TypeError):
             data = b""
-        if not data or len(self._received) > MOST_RECEIVED:
+        if not data or len(self._received) > LONGEST_ANSWER:
             self._restart()
 
     def _take_in(self, message: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
+from poprun.backoff import restart_wait
 from poprun.helpers.processes import signal_name
 from poprun.plan.values import NOT_ELASTIC
 from poprun.wire import protocol
@@ -35,9 +36,9 @@ from poprun.words import counted, describe_instances
 
 ENDING = "The job is ending, so its instances cannot re-form."
 LOST, ADDED = "lost", "added"
-# The wait before an instance is started again: the others may be lost in the same
-# moment. Before the second time it is longer, and it doubles from then on.
-FIRST_START_S, SECOND_START_S, LONGEST_WAIT_S = 0.25, 1.0, 60.0
+# The wait before an instance is started again for the first time: the others may be
+# lost in the same moment.
+FIRST_START_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,9 +348,7 @@ def _schedule(state: Membership, rank: int, now: float) -> Membership:
     """Set the time at which an instance without any process is started again."""
     ends = [loss.event for loss in state.losses if isinstance(loss.event, Exited)]
     before = sum(event.rank == rank for event in ends) - 1
-    wait = FIRST_START_S
-    if before:
-        wait = min(SECOND_START_S * 2.0 ** (before - 1), LONGEST_WAIT_S)
+    wait = restart_wait(before - 1) if before else FIRST_START_S
     return replace(state, starts={**state.starts, rank: now + wait})
 
 

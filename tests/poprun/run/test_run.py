@@ -258,7 +258,7 @@ ELASTIC = ("--min-instances", "1", "--max-restarts", "1", "--offline-mode", "no"
 @pytest.fixture
 def no_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Restart at once, and let no signal stay blocked after that."""
-    monkeypatch.setattr("poprun.run.restarts.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("poprun.backoff.FIRST_RESTART_S", 0.0)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
