@@ -208,7 +208,7 @@ class LocalHost:
         if not self._starts_instances:
             return
         if rank not in self._shims:
-            # Its end was none of a running instance.
+            # It ended when it had no program, which no event has reported.
             self._emit(ShimLost(rank=rank))
             return
         self._clean.discard(rank)

@@ -30,7 +30,8 @@ class MpirunArguments:
     # The value of --process-placement that corresponds to --bind-to.
     placement: str | None = None
     npernode: int | None = None
-    # When a process fails, the others go on. Only poprun's own launcher does that.
+    # When a process fails after all have connected, the others go on. Only poprun's
+    # own launcher does that.
     survives: bool = False
     # The instances' working directory; None for the caller's.
     wdir: str | None = None

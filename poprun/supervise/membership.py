@@ -45,7 +45,7 @@ FIRST_START_S = 0.25
 class Loss:
     """An event after which instances are not there any more, in a generation.
 
-    of_members: Whether one of them was a member: others may have been started again.
+    of_members: Whether a member is among them, and not only newcomers.
     """
 
     event: Event
@@ -128,7 +128,7 @@ class Membership:
     # Whether the job stops.
     is_over: bool = False
     losses: Sequence[Loss] = ()
-    # When lost instances are started again: inf while something of them is left.
+    # When lost instances are started again: inf while processes of them still run.
     starts: Mapping[int, float] = field(default_factory=dict)
 
     @property
@@ -227,7 +227,7 @@ def _refuse(state: Membership, rank: int) -> str:
 def _ask(state: Membership, event: ReformAsked, now: float) -> Step:
     rank = event.rank
     refusal = _refuse(state, rank)
-    # It may have asked for the number of one that is over since.
+    # The generation may have changed since it connected.
     is_late = rank in state.newcomers
     if event.generation != state.generation and not is_late:
         refusal = refusal or (

@@ -396,7 +396,7 @@ class Supervisor:
         self._host_of(rank).tell(protocol.TELL_MEMBER, rank, kind, content)
 
     def _begin_generation(self, new: membership.BeginGeneration) -> None:
-        """Tell the members of a generation, and all others, who they are."""
+        """Send the members of a generation their variables, and report the change."""
         head = {"generation": new.generation, "why": new.why}
         for rank, environ in self._environs(new).items():
             value = {**head, "environ": environ}
