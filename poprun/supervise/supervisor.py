@@ -328,7 +328,7 @@ class Supervisor:
         elif isinstance(event, HostLost) and not self._job.reform_refusal:
             for rank in event.ranks:
                 self._note_end(rank)
-        if isinstance(event, Connected | MpirunStarted):
+        if isinstance(event, Connected | HostLost | MpirunStarted):
             self._take_over_failures()
         if isinstance(event, PromptShown | PromptOver | Exited):
             has_prompt = self._state.prompt_since < inf
@@ -355,10 +355,13 @@ class Supervisor:
     def _take_over_failures(self) -> None:
         """Let the launcher of an elastic job go on after failures of shims.
 
-        poprun detects the end of a shim only once that has connected.
+        poprun detects the end of a shim only once that has connected, but it does not
+        wait for the shims of a host that was lost.
         """
-        have_connected = len(self._state.connected) == self._state.num_instances
-        if have_connected and not self._job.reform_refusal:
+        state = self._state
+        are_known = len(state.connected | state.gone) == state.num_instances
+        is_running = state.phase is Phase.RUNNING
+        if are_known and is_running and not self._job.reform_refusal:
             self._mpirun.send_signal(signal.SIGUSR1)
 
     def _note_end(self, rank: int) -> None:
@@ -447,7 +450,7 @@ class Supervisor:
         """Stop a job for which more hosts were found, once all of it runs."""
         if self._search is None:
             return
-        if self._state.membership.able or self._state.has_ended_program:
+        if self._state.membership.may_have_state or self._state.has_ended_program:
             # It cannot grow any more: the process must not look at hosts in vain.
             self._search.end()
         if not self._state.may_grow:

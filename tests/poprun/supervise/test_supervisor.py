@@ -48,12 +48,14 @@ class FakeSearch:
 
     def __init__(self) -> None:
         self.looks = False
+        self.num_ends = 0
 
     def begin(self) -> None:
         self.looks = True
 
     def end(self) -> None:
         self.looks = False
+        self.num_ends += 1
 
     def take(self) -> None: ...
 
@@ -439,6 +441,21 @@ def test_the_launcher_of_an_elastic_job_lets_others_survive_once_all_have_connec
     assert loop.sent == [("signal_mpirun", signal.SIGUSR1)]
 
 
+def test_the_launcher_lets_others_survive_the_loss_of_a_host_before_all_have_connected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, 2, reform_refusal="")
+    loop.host.play(MpirunStarted(pid=1), Connected(rank=0), Started(rank=0, pid=7))
+    loop.host.play(CanReform(rank=0))
+    loop.turn(3)
+    assert loop.sent == []
+
+    loop.host.play(HostLost(host="n1", ranks=(1,), why="it was switched off"))
+    loop.turn(2)
+
+    assert loop.sent == [("signal_mpirun", signal.SIGUSR1)]
+
+
 def test_the_launcher_of_another_job_ends_the_others_at_each_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -535,6 +552,19 @@ def test_no_hosts_are_looked_for_once_a_job_cannot_grow_any_more(
     loop.turn(2)
 
     assert not search.looks
+
+
+def test_hosts_are_looked_for_while_instances_could_re_form_but_the_job_cannot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = FakeSearch()
+    loop = Loop(monkeypatch, 2, search=search)
+    loop.run_all()
+    loop.host.play(CanReform(rank=0))
+
+    loop.turn(4)
+
+    assert (search.looks, search.num_ends) == (True, 0)
 
 
 def test_a_slow_reader_of_a_job_that_survived_a_loss_gets_all_of_its_output(
