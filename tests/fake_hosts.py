@@ -121,6 +121,9 @@ class FakeHost:
     def take_in_losses(self) -> None:
         pass
 
+    def suspect_loss(self) -> None:
+        self.calls.append(("suspect",))
+
     def tell(self, kind: int, *values: int) -> None:
         match kind, *values:
             case (protocol.STOP_STARTING,):

@@ -88,6 +88,12 @@ class HostLink(LoopPart, Protocol):
         mpirun has ended, and the cause may be one of them.
         """
 
+    def suspect_loss(self) -> None:
+        """Find out earlier whether the host is lost: instances elsewhere take it so.
+
+        Their word alone is no loss.
+        """
+
     def tell(self, kind: int, *values: bytes | int) -> None:
         """Act on a decision, which is a message of wire/protocol.py.
 

@@ -152,6 +152,9 @@ class LocalHost:
     def take_in_losses(self) -> None:
         self.control.read_closed()
 
+    def suspect_loss(self) -> None:
+        """Do nothing: poprun runs here."""
+
     @property
     def call_records(self) -> Iterable[tuple[str, bytes]]:
         return record_pieces(self._job.directory)

@@ -184,6 +184,9 @@ class RemoteHost:
         if not self._is_lost:
             self._on_agent()
 
+    def suspect_loss(self) -> None:
+        self._silence.suspect()
+
     # --- The supervisor's decisions.
 
     def tell(self, kind: int, *fields: bytes | int) -> None:

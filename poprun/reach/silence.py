@@ -15,6 +15,8 @@ from math import inf
 ALIVE_S = 2.0
 # After so much silence the acknowledgements are looked at, and how often then.
 SILENT_S = 8.0
+# The same where others take the other end for lost: popdist's rule for its connections.
+SUSPECTED_S = 5.0
 LOOK_AGAIN_S = 0.5
 # How often the kernel has sent the same again, at doubling intervals from 0.2 s.
 MOST_REPEATS = 4
@@ -33,18 +35,23 @@ class Silence:
     def __init__(self, is_gone: Callable[[], bool] | None, now: float) -> None:
         self._is_gone = is_gone
         self._sent_at = now
-        self._look_at = inf
         self._silent_s = SILENT_S
         self.note_heard(now)
 
     def note_heard(self, now: float) -> None:
-        if self._is_gone is not None:
-            self._look_at = now + self._silent_s
+        self._heard_at, self._look_at = now, now + self._silent_s
 
     def expect_loss(self, now: float) -> None:
         """Look for the other end from now on after the shortest silence."""
         self._silent_s = LOOK_AGAIN_S
         self.note_heard(now)
+
+    def suspect(self) -> None:
+        """Look for the other end earlier: others take it for lost.
+
+        It counts until the other end is heard again.
+        """
+        self._look_at = min(self._look_at, self._heard_at + SUSPECTED_S)
 
     def note_sent(self, now: float) -> None:
         self._sent_at = now
@@ -53,7 +60,8 @@ class Silence:
         return now >= self._sent_at + ALIVE_S
 
     def deadline(self) -> float:
-        return min(self._sent_at + ALIVE_S, self._look_at)
+        look_at = inf if self._is_gone is None else self._look_at
+        return min(self._sent_at + ALIVE_S, look_at)
 
     def is_lost(self, now: float) -> bool:
         """Return whether the other end has been silent, and is gone."""

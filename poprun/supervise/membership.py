@@ -95,7 +95,17 @@ class KillInstance:
     rank: int
 
 
-Answer = TellMember | BeginGeneration | StartAgain | KillInstance
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspectHosts:
+    """Find out earlier whether the hosts of instances are lost: others have left them.
+
+    popdist detects that an instance's host does not answer before poprun does.
+    """
+
+    ranks: tuple[int, ...]
+
+
+Answer = TellMember | BeginGeneration | StartAgain | KillInstance | SuspectHosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +249,10 @@ def _ask(state: Membership, event: ReformAsked, now: float) -> Step:
     asked_at = min(state.asked_at, now) if state.asked else now
     state = replace(state, asked={**state.asked, rank: event}, asked_at=asked_at)
     answers: list[Answer] = []
-    if rank in state.newcomers:
+    if rank not in state.newcomers:
+        missing = [r for r in state.living_members if r not in state.asked]
+        answers = [SuspectHosts(ranks=tuple(missing))] if missing else []
+    else:
         why = f"instance {rank}{_on(state, rank)} was started again"
         answers = _tell_members(state, ADDED, why)
     state, more = _advance(state, now)

@@ -382,6 +382,10 @@ class Supervisor:
                 self._to_start.append(rank)
             case membership.KillInstance(rank=rank):
                 self._host_of(rank).tell(protocol.KILL_INSTANCE, rank)
+            case membership.SuspectHosts(ranks=missing):
+                for host in self._hosts:
+                    if not {*missing}.isdisjoint(host.ranks):
+                        host.suspect_loss()
             case stopping.TellHosts(kind=kind, values=values):
                 self._tell_hosts(kind, *values)
             case stopping.SignalMpirun(signal=number):

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from poprun.host import remote_host
 from poprun.host.remote_host import RemoteHost
 from poprun.output import waiter
+from poprun.reach.silence import SUSPECTED_S
 from poprun.vipu.launch.held_devices import Answer, Reply
 from poprun.vipu.leases import ProcessIdentity
 from poprun.wire import protocol
@@ -45,7 +46,13 @@ class FakeDevices:
 class FakeAgent:
     """The agent's end of a connection, and the link that poprun has to it."""
 
-    def __init__(self, devices: FakeDevices | None, *, is_traced: bool = False) -> None:
+    def __init__(
+        self,
+        devices: FakeDevices | None = None,
+        *,
+        is_traced: bool = False,
+        loss_check: Callable[[], bool] | None = None,
+    ) -> None:
         self.channel, ours = map(Channel, socket.socketpair())
         hello = SimpleNamespace(hostname="h1", ssh_connection="")
         self.connection: Any = SimpleNamespace(
@@ -54,7 +61,7 @@ class FakeAgent:
             receive=ours.receive,
             stderr_text="",
             memory=None,
-            loss_check=lambda: None,
+            loss_check=lambda: loss_check,
             is_direct=True,
         )
         job: Any = SimpleNamespace(name="10.0.0.2", ranks=[2, 3], is_traced=is_traced)
@@ -142,6 +149,21 @@ def test_a_host_on_which_nothing_is_left_has_no_attached_process(
 
     assert agent.host.finished
     assert devices.asked[1:] == [("detach", 3, 7)]
+
+
+def test_a_suspected_host_is_lost_earlier_if_it_acknowledges_nothing() -> None:
+    silent, slow = (
+        FakeAgent(loss_check=lambda: True),
+        FakeAgent(loss_check=lambda: False),
+    )
+    for agent in (silent, slow):
+        agent.host.suspect_loss()
+        agent.host.tick(time.monotonic() + SUSPECTED_S)
+
+        agent.close()
+
+    assert [type(event) for event in silent.events] == [HostLost]
+    assert slow.events == []
 
 
 @pytest.mark.parametrize("is_finished", [True, False])

@@ -104,6 +104,30 @@ def test_an_expected_loss_is_noticed_after_a_short_silence() -> None:
     assert link.is_lost(2.6)
 
 
+def test_a_suspected_peer_is_lost_after_a_shorter_silence(
+    unacknowledged: Callable[[int], None],
+) -> None:
+    link = Silence(acknowledges_nothing(HERE, THERE), 0.0)
+    link.suspect()
+
+    assert not link.is_lost(6.0)  # it has acknowledged all
+    unacknowledged(5)
+    assert link.is_lost(6.5)
+
+
+def test_a_suspected_peer_that_is_only_slow_is_not_lost(
+    unacknowledged: Callable[[int], None],
+) -> None:
+    unacknowledged(5)
+    link = Silence(acknowledges_nothing(HERE, THERE), 0.0)
+    link.suspect()
+
+    assert not link.is_lost(4.9)
+    link.note_heard(4.9)
+    assert not link.is_lost(12.8)
+    assert link.is_lost(13.0)
+
+
 def test_a_process_whose_peers_acknowledge_has_lost_none() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,

@@ -18,6 +18,7 @@ from poprun.supervise.membership import (
     KillInstance,
     Membership,
     StartAgain,
+    SuspectHosts,
     TellMember,
     first_members,
 )
@@ -83,13 +84,17 @@ class Story:
     def __init__(self, state: Membership) -> None:
         self.state = state
         self.answers: list[Answer] = []
+        # The instances whose hosts are suspected, by request.
+        self.suspected: list[tuple[int, ...]] = []
 
     def __call__(self, now: float, *events: Event) -> list[str]:
         """Let events happen, and return the answers to them."""
         self.answers = []
         for event in events:
             self.state, answers = membership.decide(self.state, event, now)
-            self.answers += answers
+            hosts = [a for a in answers if isinstance(a, SuspectHosts)]
+            self.suspected += [answer.ranks for answer in hosts]
+            self.answers += [a for a in answers if a not in hosts]
         return [words(answer) for answer in self.answers]
 
 
@@ -126,6 +131,18 @@ def test_a_round_goes_on_without_one_that_dies_in_it() -> None:
     story(1, killed(1), asks(0), asks(2))
     # 0 and 2 know that something has changed: they have asked.
     assert story(2, killed(3)) == ["generation 1: 0, 2"]
+
+
+def test_hosts_of_members_that_have_not_asked_are_suspected_to_be_lost() -> None:
+    story = elastic(4, hosts=("a", "a", "b", "b"), restarts_left=1)
+
+    story(1, killed(1), asks(0), asks(2), asks(3))
+    # An instance that joins has left no other one.
+    story(2, Clean(rank=1, left_behind=0))
+    story(3, Tick())
+    assert story(3, asks(1, 1)) == ["added to 0", "added to 2", "added to 3"]
+
+    assert story.suspected == [(2, 3), (3,)]
 
 
 def test_a_request_of_a_process_that_has_ended_does_not_count() -> None:
