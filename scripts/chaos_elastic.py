@@ -33,7 +33,7 @@ from beds.host import Host  # noqa: E402
 
 FOLDER = "/root/state"
 LEAST = 2
-# A host that is cut off is lost for poprun after ten seconds.
+# A host that is cut off is lost for poprun after five to six seconds.
 GOES_ON_S, ENDS_S, GONE_S = 60.0, 60.0, 15.0
 HARMS = ("kill", "kill-two", "kill-host", "cut", "blink")
 PROGRAM = """

@@ -316,6 +316,9 @@ def _advance(state: Membership, now: float) -> Step:
     if not left:
         # No member is left that could pass on the state of the job.
         state, answers = _refuse_all(state, ENDING)
+        if state.is_finishing:
+            # Programs that wait would report the refusal, which is no error then.
+            answers = []
         kills = [KillInstance(rank=rank) for rank in sorted(state.living)]
         nobody: Set[int] = frozenset()
         return replace(state, living=nobody, newcomers=nobody), [*answers, *kills]

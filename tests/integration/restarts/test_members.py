@@ -141,6 +141,54 @@ def test_an_instance_is_started_again_beside_the_others(poprun: Poprun) -> None:
     assert job.result["attempts"][0]["changes"][1]["added"] == [1]
 
 
+LATE = """
+import os, signal, sys, time
+from pathlib import Path
+from popdist import elastic
+folder = Path(sys.argv[1])
+rank = int(os.environ["RANK"])
+if os.environ.get("POPDIST_ELASTIC_JOINS"):
+    (folder / "starts").touch()
+    if sys.argv[2] == "starts":
+        time.sleep(1000)
+    while not (folder / "reformed").exists():
+        time.sleep(0.01)
+    elastic.State(step=0).sync()
+    sys.exit("has joined members that have ended")
+assert not elastic.refusal()
+(folder / f"able-{rank}").touch()
+while len(list(folder.glob("able-*"))) < 3:
+    time.sleep(0.01)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+while not (folder / "starts").exists():
+    time.sleep(0.01)
+if sys.argv[2] == "asks":
+    elastic.reform()
+    (folder / "reformed").touch()
+    while not elastic.members_changed():
+        time.sleep(0.01)
+print(rank, "has ended")
+"""
+
+
+@pytest.mark.parametrize("when", ["starts", "asks"])
+def test_an_instance_that_is_started_again_too_late_is_no_failure(
+    poprun: Poprun, when: str
+) -> None:
+    ran = poprun(
+        *("--mpirun", "local", "-n", "3", "--min-instances", "2", "--summary"),
+        *("--max-restarts", "1", "python", "-c", LATE, poprun.directory, when),
+    )
+
+    assert (ran.code, sorted(ran.stdout.splitlines())) == (
+        0,
+        ["0 has ended", "2 has ended"],
+    )
+    assert "Error" not in ran.stderr
+    assert " localhost  lost " in ran.stderr
+
+
 def test_a_job_of_which_too_few_are_left_ends_with_the_cause(poprun: Poprun) -> None:
     job = ElasticJob(poprun, 3, "--min-instances", "2")
     job.kill(0)

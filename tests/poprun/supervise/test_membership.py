@@ -321,7 +321,7 @@ def test_one_that_was_started_again_too_late_is_killed() -> None:
     story(1, killed(1), Clean(rank=1, left_behind=0))
     story(2, Tick(), CanReform(rank=1), asks(1))
     assert story(2, exited(0)) == []
-    assert story(2, exited(2)) == ["refused to 1", "kill 1"]
+    assert story(2, exited(2)) == ["kill 1"]
     assert story(3, killed(1)) == []
     # The verdict does not count it.
     assert len(story.state.survived(was_stopped=False)) == 2
