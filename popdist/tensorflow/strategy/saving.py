@@ -4,7 +4,8 @@ Any instance may save alone, so instances cannot take turns by collectives. They
 the same variables, so it does not matter which of them saves last, but its files must
 be whole. Several files cannot be renamed at once, and a checkpoint's index and data
 must be from one instance, so one instance saves after the other: it locks a file beside
-the path. A single file gets its name when it is complete, for instances that read it.
+the path. A single file gets its name when it is complete, for instances that read it,
+and for file systems without locks.
 """
 
 import errno
@@ -18,6 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
+from uuid import uuid4
 
 from popdist.session import STATE
 from popdist.tensorflow.extending import extends
@@ -50,8 +52,8 @@ def save_model(
     """Save a model to a file, which has its name when it is complete."""
     # Without `overwrite`, Keras may ask the user before it saves.
     path = _local_path(filepath) if overwrite else None
-    with _alone_at(path) as beside:
-        suffix = path and next(filter(path.name.endswith, _SUFFIXES), None)
+    suffix = path and next(filter(path.name.endswith, _SUFFIXES), None)
+    with _alone_at(path, is_file=bool(suffix)) as beside:
         if path is None or beside is None or not suffix:
             return save(model, filepath, overwrite, *args, **kwargs)
         temporary = Path(f"{beside}{suffix}")
@@ -86,10 +88,12 @@ def back_up(
 
 
 @contextmanager
-def _alone_at(path: Path | None) -> Iterator[str | None]:
+def _alone_at(path: Path | None, is_file: bool = False) -> Iterator[str | None]:
     """Wait until no other instance of the job saves to a path, unless it is None.
 
-    Returns the name of files for it, or None if this instance need not wait.
+    Returns the name of a temporary file for it, without a suffix, or None if this
+    instance need not wait. If the file system has no locks, each call has its own name,
+    and there is a warning unless a file is saved.
 
     Raises:
         TimeoutError: The others took longer than the timeout.
@@ -100,18 +104,29 @@ def _alone_at(path: Path | None) -> Iterator[str | None]:
         return
     os.makedirs(os.path.dirname(beside), exist_ok=True)
     lock = _locked(f"{beside}.lock", f"to {path}")
+    if lock is None and not is_file:
+        logger.warning(
+            "Files that instances save to %s may be mixed, because the file system has "
+            "no locks. Let instance 0 alone save.",
+            path,
+        )
     token = _LOCKED.set(_LOCKED.get() | {beside})
     try:
-        yield beside
+        # With the lock, this replaces the file of a process that was killed.
+        yield beside if lock is not None else f"{beside}-{uuid4().hex}"
     finally:
         _LOCKED.reset(token)
         Path(f"{beside}.lock").unlink(missing_ok=True)
         # The end of a process unlocks the file, too.
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
 
 
-def _locked(path: str, target: str) -> int:
-    """Return the descriptor of a file that this process has locked."""
+def _locked(path: str, target: str) -> int | None:
+    """Return the descriptor of a file that this process has locked.
+
+    None: The file system has no locks.
+    """
     until, created = 0.0, None
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -128,13 +143,8 @@ def _locked(path: str, target: str) -> int:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            logger.warning(
-                "Files that instances save %s may be mixed, because the file system "
-                "has no locks: %s. Let instance 0 alone save.",
-                target,
-                error,
-            )
-            return lock
+            os.close(lock)
+            return None
         os.close(lock)
         if monotonic() > until:
             raise TimeoutError(

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -181,20 +182,48 @@ def test_each_instance_that_saves_may_take_as_long_as_the_timeout(
     assert locks == []
 
 
-def test_without_locks_an_instance_saves_with_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the file system have no locks."""
+
     def flock(*_: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(saving.fcntl, "flock", flock)
 
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_an_instance_saves_a_folder_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert save_folder(lambda *_: "saved", None, tmp_path / "model") == "saved"
     assert caplog.messages == [
         f"Files that instances save to {tmp_path / 'model'} may be mixed, because the "
-        f"file system has no locks: [Errno {errno.ENOLCK}] No locks available. Let "
-        "instance 0 alone save."
+        "file system has no locks. Let instance 0 alone save."
     ]
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_instances_that_save_one_file_at_once_keep_it_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "model.keras"
+
+    def save(_: object, name: str, __: bool) -> None:
+        Path(name).write_text("first")
+        # The other instance saves before this one has ended.
+        save_model(writer("second"), None, path)
+        assert path.read_text() == "second"
+        assert Path(name).read_text() == "first"
+
+    # In a separate context, since a save within another one does not lock.
+    context = copy_context()
+    save_model(lambda *each: context.run(save, *each), None, path)
+
+    assert path.read_text() == "first"
+    assert os.listdir(tmp_path) == ["model.keras"]
+    assert caplog.messages == []
 
 
 @pytest.mark.filterwarnings("ignore")
