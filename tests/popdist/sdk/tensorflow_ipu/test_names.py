@@ -146,11 +146,17 @@ from tensorflow import keras
 with keras.ipu.PipelineStage(0): pass
 from tensorflow.keras import ipu as first
 from tensorflow.keras.ipu import PipelineStage
+from tensorflow.keras.ipu.layers import Embedding
 from keras import ipu as second
+from keras.ipu.models import Model
 from keras.ipu.optimizers import ALSOptimizer
+import keras.ipu.layers, tf_keras.ipu.layers
 import tensorflow as tf, tf_keras
 assert first is second is tf.keras.ipu is tf_keras.ipu is ipu.keras
 assert PipelineStage is ipu.keras.PipelineStage
+assert Embedding is ipu.keras.layers.Embedding
+assert Model is ipu.keras.Model
+assert keras.ipu.layers is tf_keras.ipu.layers is ipu.keras.layers
 """
 
 
