@@ -325,6 +325,18 @@ def test_text_that_differs_between_joined_batches_is_refused() -> None:
         list(loader)
 
 
+def test_torch_collates_the_batches_of_a_sampler_together() -> None:
+    samples = [(value, f"file{value}") for value in range(4)]
+    loader = poptorch.DataLoader(
+        poptorch.Options().deviceIterations(2), samples, batch_sampler=[[0, 1], [2, 3]]
+    )
+
+    ((values, files),) = loader
+
+    assert values.tolist() == [0, 1, 2, 3]
+    assert tuple(files) == ("file0", "file1", "file2", "file3")
+
+
 def test_without_a_batch_size_the_data_set_has_batches() -> None:
     data = TensorDataset(torch.arange(6).reshape(3, 2), torch.arange(6.0).reshape(3, 2))
     loader = poptorch.DataLoader(poptorch.Options(), data, batch_size=None)

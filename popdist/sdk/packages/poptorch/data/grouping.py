@@ -3,7 +3,7 @@
 Any: samples and batches are tensors in all structures.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,17 +20,40 @@ def group_count(items: int, size: int, drop_last: bool) -> int:
 
 
 def join_each(batches: Iterable[Any], count: int, drop_last: bool) -> Iterator[Any]:
-    """Yield batches that are each made of so many others.
+    """Return batches that are each made of so many others.
 
     Args:
         batches: Batches of any size.
         count: How many are joined to one.
         drop_last: Whether the last one is left out if it is made of less.
     """
+    return map(joined, _groups(batches, count, drop_last))
+
+
+class JoinedIndices:
+    """A sampler of batches that are each made of several batches of another one."""
+
+    def __init__(
+        self, batches: Iterable[Sequence[int]], count: int, drop_last: bool
+    ) -> None:
+        """Take over a sampler; the other arguments are join_each()'s."""
+        self._batches, self._count, self._drop_last = batches, count, drop_last
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for group in _groups(self._batches, self._count, self._drop_last):
+            yield [index for batch in group for index in batch]
+
+    def __len__(self) -> int:
+        # Any: as torch, this leaves it to a sampler without a length to say so.
+        batches: Any = self._batches
+        return group_count(len(batches), self._count, self._drop_last)
+
+
+def _groups(batches: Iterable[Any], count: int, drop_last: bool) -> Iterator[list[Any]]:
     remaining = iter(batches)
     while group := list(islice(remaining, count)):
         if len(group) == count or not drop_last:
-            yield joined(group)
+            yield group
 
 
 def regroup(batches: Iterable[Any], size: int, drop_last: bool) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from ..errors import ArgumentsError, require, require_poptorch
 from ..options import Options
 from .accessor import AsynchronousDataAccessor
 from .core_sharing import leave_cores_to_workers
-from .grouping import group_count, join_each
+from .grouping import JoinedIndices, group_count, join_each
 from .partition import Partition
 from .sampler_argument import accept_data_source
 from .shared_memory import check_workers
@@ -73,7 +73,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._accessor: AsynchronousDataAccessor | None = None
         # How many samples the accessor groups; None: it does not.
         self._regrouped: int | None = None
-        # How many batches of a sampler one call of the model takes.
+        # How many batches of a sampler are joined when they are loaded.
         self._joined = 1
         require_poptorch(options, Options)
         require_poptorch(mode, DataLoaderMode)
@@ -88,7 +88,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             _check_sampler(batch_size, shuffle, is_divided, rebatched_worker_size)
             size = getattr(batch_sampler, "batch_size", None)
             self._combined_batch_size = size and size * batches
-            self._joined = batches
+            if kwargs.get("collate_fn") is None:
+                batch_sampler = JoinedIndices(batch_sampler, batches, drop_last)
+            else:
+                # It may pad a batch to its full size, so it gets one at a time.
+                self._joined = batches
             kwargs["batch_sampler"] = batch_sampler
         else:
             self._combined_batch_size = batch_size and batch_size * batches
@@ -211,7 +215,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self.dataset.begin_pass()
         batches: Iterator[Any] = super().__iter__()
         if self._joined > 1:
-            # A collate_fn may pad a batch to its full size, so it gets one at a time.
             return join_each(batches, self._joined, self.rebatched_drop_last)
         return batches
 
