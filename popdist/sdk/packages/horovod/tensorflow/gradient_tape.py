@@ -95,16 +95,38 @@ def DistributedGradientTape(
 
 
 def PartialDistributedGradientTape(
-    gradtape: tf.GradientTape, *args: Any, local_layers: Any = None, **kwargs: Any
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Variable]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
 ) -> tf.GradientTape:
     """Return a DistributedGradientTape that leaves the gradients of some layers alone.
 
-    Args:
-        gradtape: A tape. The other arguments, too, are DistributedGradientTape()'s.
-        local_layers: Layers with separate variables on each rank.
+    Its arguments are DistributedGradientTape()'s, and `local_layers`: layers with
+    separate variables on each rank.
     """
     # Any: register_local_source() is no method of the declared class.
-    tape: Any = DistributedGradientTape(gradtape, *args, **kwargs)
+    tape: Any = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
     for variable in variables_of(local_layers):
         tape.register_local_source(variable)
     result: tf.GradientTape = tape

@@ -72,6 +72,25 @@ def test_a_tape_tells_local_sources_from_the_other_ones() -> None:
     assert results(2, rank) == [[1, 1.5, 1, 1.5], [1, 2.0, 1, 1.5]]
 
 
+def test_a_tape_takes_local_layers_as_its_eleventh_argument() -> None:
+    def rank(me: int) -> list[float]:
+        layer = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+        layer.build((None, 1))
+        defaults = ("", "", hvd.Compression.none, False, hvd.Average, 1.0, 0, None)
+        arguments = (*defaults, hvd.global_process_set, layer)
+        found = []
+        for scales in (True, False):
+            with hvd.PartialDistributedGradientTape(
+                tf.GradientTape(), *arguments, scales
+            ) as tape:
+                loss = tf.reduce_sum(layer(tf.constant([[me + 1.0]])))
+            (gradient,) = tape.gradient(loss, layer.trainable_weights)
+            found.append(float(gradient[0, 0]))
+        return found
+
+    assert results(2, rank) == [[0.5, 1.0], [1.0, 2.0]]
+
+
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_an_optimizer_reduces_what_no_tape_has_reduced(kind: str) -> None:
     def rank(me: int) -> list[Any]:
