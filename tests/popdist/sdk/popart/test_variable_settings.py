@@ -127,13 +127,41 @@ def test_each_group_of_replicas_trains_a_value_of_its_own(
             np.testing.assert_allclose(ours[weight], value, rtol=1e-5, atol=1e-6)
 
 
-def session_of(rows: Any, *settings: Any, optimizer: Any = None) -> Any:
+@pytest.mark.parametrize(
+    ("strategy", "replicas"),
+    [("Post", REPLICAS), ("PostAndLoss", REPLICAS), ("Running", 2)],
+)
+def test_a_mean_of_gradients_is_divided_by_all_replicas_or_by_those_of_the_group(
+    strategy: str, replicas: int
+) -> None:
+    rows = rows_of(KINDS.Consecutive)
+    mean = {
+        "accumulationAndReplicationReductionType": popart.ReductionType.Mean,
+        "meanAccumulationAndReplicationReductionStrategy": getattr(
+            popart.MeanReductionStrategy, strategy
+        ),
+    }
+    change = []
+    for more in ({}, mean):
+        session = session_of(rows, popart.CommGroup(KINDS.Consecutive, 2), **more)
+        session.prepareDevice()
+        session.weightsFromHost()
+        session.run(popart.PyStepIO({"data": DATA[0]}, session.initAnchorArrays()))
+        session.weightsToHost()
+        values = np.empty_like(rows)
+        session.readWeights(popart.PyWeightsIO({"grouped": values}))
+        change.append(values - rows)
+
+    np.testing.assert_allclose(change[1] * replicas, change[0], rtol=1e-4, atol=1e-6)
+
+
+def session_of(rows: Any, *settings: Any, optimizer: Any = None, **more: Any) -> Any:
     builder, names = model_of(rows, *settings)
     assert builder.getTensorShape("grouped") == list(rows.shape[1:])
     return popart.TrainingSession(
         *(builder.getModelProto(), popart.DataFlow(1, [])),
         *(names["loss"], optimizer or popart.ConstSGD(0.1), device(REPLICAS)),
-        userOptions=options(REPLICAS),
+        userOptions=options(REPLICAS, **more),
     )
 
 

@@ -412,10 +412,18 @@ class TrainingSession(_Session):
             weight.requires_grad_()
         members = meet(self._options, self._settings)
         self._training: Training = Training(
-            self._settings, members, trained, self._state, copy.deepcopy(optimizer)
+            *(self._settings, members, trained, self._state, copy.deepcopy(optimizer)),
+            self._gradient_factors(),
         )
         self._replicas.streams.first_replica = members.first_replica
         self._is_averaged = False
+
+    def _gradient_factors(self) -> dict[str, int]:
+        """Return the factors that make means of a group's replicas of those of all."""
+        strategy = self._options.meanAccumulationAndReplicationReductionStrategy
+        if not self._settings.mean or strategy != enums.MeanReductionStrategy.Running:
+            return {}
+        return {name: groups.count for name, groups in self._groups.items()}
 
     def _check_loss(self, loss: str) -> None:
         if loss not in self._graph.infos:

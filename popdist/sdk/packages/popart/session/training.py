@@ -86,6 +86,7 @@ class Training:
         weights: Mapping[str, torch.Tensor],
         state: State,
         optimizer: Optimizer,
+        factors: Mapping[str, int],
     ) -> None:
         """Prepare to train.
 
@@ -95,8 +96,10 @@ class Training:
             weights: The weights by their names, which autograd knows as leaves.
             state: The optimizer's tensors by their names, which updates change.
             optimizer: How they are updated.
+            factors: Further factors of the gradients of some weights.
         """
         self.optimizer, self._state = optimizer, state
+        self._factors = factors
         self._settings, self._weights = settings, dict(weights)
         self.train_with(members)
 
@@ -140,6 +143,8 @@ class Training:
             for name, gradient in zip(self._weights, total, strict=True)
             if gradient is not None
         }
+        for name in gradients.keys() & self._factors.keys():
+            gradients[name] = gradients[name] * self._factors[name]
         settings = self.optimizer.clip_norm_settings
         for name, gradient in clipped(gradients, settings).items():
             weight = self._weights[name]

@@ -88,7 +88,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             _check_sampler(batch_size, shuffle, is_divided, rebatched_worker_size)
             size = getattr(batch_sampler, "batch_size", None)
             self._combined_batch_size = size and size * batches
-            if kwargs.get("collate_fn") is None:
+            if batches > 1 and kwargs.get("collate_fn") is None:
                 batch_sampler = JoinedIndices(batch_sampler, batches, drop_last)
             else:
                 # It may pad a batch to its full size, so it gets one at a time.
