@@ -32,7 +32,7 @@ from beds.bed import Bed  # noqa: E402
 from beds.host import Host  # noqa: E402
 
 FOLDER = "/root/state"
-LEAST = 2
+SIZE, LEAST = 6, 2
 # A host that is cut off is lost for poprun after five to six seconds.
 GOES_ON_S, ENDS_S, GONE_S = 60.0, 60.0, 15.0
 HARMS = ("kill", "kill-two", "kill-host", "cut", "blink")
@@ -86,7 +86,7 @@ class ElasticRound(ChaosRound):
         restarts = self.dice.choice((0, 0, 3))
         self.story.append(f"--max-restarts {restarts}")
         self.job = self.bed.front.start(
-            *("poprun", "--mpirun", "local", "--host", "h0,h1,h2", "-n", "6"),
+            *("poprun", "--mpirun", "local", "--host", "h0,h1,h2", "-n", str(SIZE)),
             *("--min-instances", str(LEAST), "--max-restarts", str(restarts)),
             *("--grace", "1", "python3", f"{FOLDER}/program.py", FOLDER),
             stdout=self.log,
@@ -107,10 +107,13 @@ class ElasticRound(ChaosRound):
     def _run(self) -> list[str]:
         if not self._wait(lambda: len(self._sums()) > 6, GOES_ON_S):
             return ["the job has not begun"]
+        if len(living := self._living()) != SIZE:
+            return [f"the job has begun with {len(living)} instances"]
         for _ in range(self.dice.choice((1, 2, 3, 4))):
             time.sleep(self.dice.uniform(0, 1.5))
             harm = self.options.harm or self.dice.choice(HARMS)
-            if not self._harm(harm):
+            is_done, loses = self._harm(harm)
+            if not is_done:
                 continue
             ElasticRound.counts[harm] += 1
             began, generation = time.monotonic(), self._generation()
@@ -118,7 +121,7 @@ class ElasticRound(ChaosRound):
             def goes_on(began: float = began, before: int = generation) -> bool:
                 return any(at > began and new > before for at, new, _ in self._sums())
 
-            if harm == "blink":
+            if not loses:
                 continue
             if not self._wait(goes_on, GOES_ON_S):
                 return [f"no sum came after {harm} within {GOES_ON_S} s"]
@@ -177,20 +180,25 @@ class ElasticRound(ChaosRound):
                 living.append((host, int(pid)))
         return living
 
-    def _harm(self, harm: str) -> bool:
-        """Harm the job if enough is left after that; return whether it was."""
+    def _harm(self, harm: str) -> tuple[bool, bool]:
+        """Harm the job if enough is left after that.
+
+        Returns:
+            Whether it was harmed, and whether it must re-form: a host that is lost may
+            have no living instance.
+        """
         living = self._living()
         others = [h for h in self.bed.hosts[1:] if h not in self.lost]
         if harm in ("kill", "kill-two"):
             number = 1 + (harm == "kill-two")
             if len(living) - number < LEAST:
-                return False
+                return False, False
             for host, pid in self.dice.sample(living, number):
                 self.story.append(f"SIGKILL to {pid} on {host.name}")
                 host.run("kill", "-KILL", str(pid))
-            return True
+            return True, True
         if not others:
-            return False
+            return False, False
         host = self.dice.choice(others)
         if harm == "blink":
             seconds = self.dice.uniform(0.1, 2)
@@ -198,16 +206,16 @@ class ElasticRound(ChaosRound):
             host.link.cut()
             time.sleep(seconds)
             host.link.mend()
-            return True
+            return True, False
         if sum(other is not host for other, _ in living) < LEAST:
-            return False
+            return False, False
         self.story.append(f"{host.name}: {harm}")
         self.lost.append(host)
         if harm == "cut":
             host.link.cut()
         else:
             host.kill()
-        return True
+        return True, any(other is host for other, _ in living)
 
 
 def main() -> int:
