@@ -1,11 +1,12 @@
 """torch.ops.poptorch: the operators that PopTorch registers, computed on the CPU.
 
 PopTorch's functions call them, and so do programs: for scopes that open in one hook and
-close in another. They are plain functions of Python here. Any: they take values of many
-types.
+close in another. They are functions of Python here, with the names of PopTorch's
+parameters. Any: they take values of many types.
 """
 
 from collections.abc import Callable
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import torch
@@ -111,5 +112,67 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "ipu_print_tensor": ops.ipu_print_tensor,
     "set_available_memory": ops.set_available_memory,
 }
-for _name, _operator in OPERATORS.items():
-    setattr(torch.ops.poptorch, _name, _operator)
+# The names of PopTorch's parameters, for operators that have some.
+_PARAMETERS = """
+begin_ipu_block stage_id phase_id ipu_id
+call_cpu_op inputs name
+clear_attribute attribute key
+ctc_beam_search_decoder probs lengths blank beam_width top_paths
+custom_operation inputs name domain domain_version num_outputs outputs attributes
+dynamic_slice self dim start size step
+dynamic_update self src dim start size
+end_cpu_op output
+end_for_loop outputs inputs trip_count
+end_if_block outputs condition
+end_multi_conv available_memory_proportions partials_types plan_type
+    per_conv_reserved_tiles cycle_back_off enableConvDithering
+identity_loss x reduction
+internal_cast self dtype
+ipu_print_tensor self title print_gradient summarise_threshold edge_items
+    max_line_width digits
+nop self
+optimizer_group group inputs
+push_name_scope name
+recomputation_checkpoint self
+set_attribute attribute key value
+set_available_memory t mem
+set_matmul_serialization matmul mode factor keep_precision
+set_overlap_for_input t mode
+set_overlap_for_output t mode
+start_else_block outputs
+start_for_loop inputs
+start_if_block condition
+"""
+
+
+def _add_operator(name: str, parameters: list[str]) -> None:
+    """Add an operator to torch.ops.poptorch, with the defaults of its function."""
+    function = OPERATORS[name]
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    own = signature(function).parameters.values()
+    defaults = [each.default for each in own if each.kind == kind]
+    # Functions that do nothing take *args.
+    defaults += [Parameter.empty] * (len(parameters) - len(defaults))
+    pairs = zip(parameters, defaults, strict=True)
+    named = Signature([Parameter(each, kind, default=value) for each, value in pairs])
+
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = named.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"torch.ops.poptorch.{name}() {error}") from None
+        bound.apply_defaults()
+        return function(*bound.args)
+
+    operator.__name__ = operator.__qualname__ = name
+    operator.__doc__ = function.__doc__
+    # A registered operator without overloads has one named `default`.
+    vars(operator).update(__signature__=named, default=operator)
+    setattr(torch.ops.poptorch, name, operator)
+
+
+# An indented line continues the line before.
+_LINES = _PARAMETERS.strip().replace("\n    ", " ").splitlines()
+_NAMES = {name: names for name, *names in map(str.split, _LINES)}
+for _name in OPERATORS:
+    _add_operator(_name, _NAMES.get(_name, []))

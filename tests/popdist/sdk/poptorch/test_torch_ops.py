@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from poptorch_models import Classifier, batch, options, seeded
@@ -20,6 +22,77 @@ start_for_loop start_if_block suppress_autocast
 @pytest.mark.parametrize("name", NAMES.split())
 def test_programs_find_the_operators_of_poptorch(name: str) -> None:
     assert callable(vars(OPS)[name])
+
+
+X, AT = torch.arange(4.0), torch.tensor(1)
+# Arguments by PopTorch's names.
+NAMED: dict[str, dict[str, Any]] = {
+    "begin_ipu_block": {"stage_id": 0, "phase_id": 0, "ipu_id": 0},
+    "call_cpu_op": {"inputs": [X], "name": "name"},
+    "clear_attribute": {"attribute": "a", "key": "k"},
+    "ctc_beam_search_decoder": {
+        "probs": torch.zeros(2, 1, 2),
+        "lengths": torch.tensor([2]),
+        "blank": 0,
+        "beam_width": 2,
+        "top_paths": 1,
+    },
+    "custom_operation": {
+        "inputs": [X],
+        "name": "RemapCE",
+        "domain": "ai.graphcore",
+        "domain_version": 1,
+        "num_outputs": 1,
+        "outputs": [X],
+        "attributes": "",
+    },
+    "dynamic_slice": {"self": X, "dim": 0, "start": AT, "size": 2, "step": 1},
+    "dynamic_update": {"self": X, "src": X[:2], "dim": 0, "start": AT, "size": 2},
+    "end_cpu_op": {"output": [X]},
+    "end_for_loop": {"outputs": [X], "inputs": [X], "trip_count": 1},
+    "end_if_block": {"outputs": [X], "condition": X},
+    "end_multi_conv": {
+        "available_memory_proportions": [0.1],
+        "partials_types": None,
+        "plan_type": None,
+        "per_conv_reserved_tiles": None,
+        "cycle_back_off": None,
+        "enableConvDithering": None,
+    },
+    "identity_loss": {"x": X, "reduction": 1},
+    "internal_cast": {"self": X, "dtype": "FLOAT16"},
+    "ipu_print_tensor": {"self": X, "title": None, "digits": 2},
+    "nop": {"self": X},
+    "optimizer_group": {"group": 0, "inputs": [X]},
+    "push_name_scope": {"name": "fc"},
+    "recomputation_checkpoint": {"self": X},
+    "set_attribute": {"attribute": "a", "key": "k", "value": "v"},
+    "set_available_memory": {"t": X, "mem": 0.2},
+    "set_matmul_serialization": {
+        "matmul": X,
+        "mode": "none",
+        "factor": 1,
+        "keep_precision": False,
+    },
+    "set_overlap_for_input": {"t": X, "mode": "no_overlap"},
+    "set_overlap_for_output": {"t": X, "mode": "no_overlap"},
+    "start_else_block": {"outputs": [X]},
+    "start_for_loop": {"inputs": [X]},
+    "start_if_block": {"condition": X},
+}
+
+
+@pytest.mark.parametrize("name", NAMES.split())
+def test_operators_take_arguments_by_poptorchs_names(name: str) -> None:
+    operator = getattr(OPS, name).default
+    arguments = NAMED.get(name, {})
+    if "if_block" in name or "else_block" in name or "cpu_op" in name:
+        with pytest.raises(poptorch.Error, match=r"cannot be emulated"):
+            operator(**arguments)
+    else:
+        operator(**arguments)
+    with pytest.raises(TypeError, match=rf"^torch.ops.poptorch.{name}\(\) .*'other'"):
+        operator(**arguments, other=1)
 
 
 def test_name_scopes_of_hooks_change_nothing() -> None:
