@@ -2,6 +2,7 @@ import copy
 import logging
 import pickle
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -206,6 +207,19 @@ def test_copies_of_an_optimizer_have_all_of_its_attributes(
     for weight in optimizer.param_groups[0]["params"]:
         weight.grad = torch.ones_like(weight)
     optimizer.step()
+
+
+def test_an_optimizer_shows_its_arguments_and_refuses_others() -> None:
+    class Own(poptorch.optim.AdamW):
+        def __init__(self, params: Any, rate: float) -> None:
+            super().__init__(params, lr=rate)
+
+    parameters = list(signature(poptorch.optim.AdamW).parameters)
+
+    assert parameters[:3] == ["params", "lr", "betas"]
+    assert list(signature(Own).parameters) == ["params", "rate"]
+    with pytest.raises(TypeError, match=r"^AdamW\(\) got an unexpected .* 'learning'$"):
+        poptorch.optim.AdamW([nn.Parameter(torch.ones(1))], learning=0.1)
 
 
 def test_arguments_that_contradict_each_other_are_refused() -> None:

@@ -39,6 +39,8 @@ class Optimizer:
     _torch: ClassVar[Any]
     # The arguments after the parameters, in the order of PopTorch.
     _arguments: ClassVar[str]
+    # What inspect shows; None: the signature of __init__.
+    __signature__: ClassVar[Signature | None]
     # The names of the parameters in the compiled model; None without one.
     _names: Names | None = None
     # Entries of a state_dict that wait for a compiled model with their names.
@@ -51,17 +53,26 @@ class Optimizer:
     # Whether state was loaded that the device has not got yet.
     _is_state_new: bool = False
 
+    def __init_subclass__(cls) -> None:
+        """Let help() and inspect show the arguments of an optimizer."""
+        super().__init_subclass__()
+        if "_arguments" in vars(cls):
+            cls.__signature__ = _signature(cls._arguments)
+        elif "__init__" in vars(cls):
+            cls.__signature__ = None
+
     def __init__(self, params: Iterable[Any], *args: Any, **kwargs: Any) -> None:
         """Make torch.optim's optimizer, and set what PopTorch adds.
 
         An argument that is None or missing has torch's or PopTorch's default.
         """
-        names = self._arguments.split()
-        kind = Parameter.POSITIONAL_OR_KEYWORD
-        parameters = [Parameter(name, kind, default=None) for name in names]
-        bound = Signature(parameters).bind(*args, **kwargs)
+        try:
+            bound = _signature(self._arguments).bind(params, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}() {error}") from None
         bound.apply_defaults()
         arguments = bound.arguments
+        del arguments["params"]
         torch_names = signature(self._torch).parameters
         torch_arguments = {n: v for n, v in arguments.items() if n in torch_names}
         given = {n: v for n, v in torch_arguments.items() if v is not None}
@@ -191,6 +202,13 @@ class Optimizer:
         if self._names is not None:
             self.enter_device(self._names)
         self._is_state_new = True
+
+
+def _signature(names: str) -> Signature:
+    """Return the signature of an optimizer with these arguments after `params`."""
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    arguments = [Parameter(name, kind, default=None) for name in names.split()]
+    return Signature([Parameter("params", kind), *arguments])
 
 
 def clip_gradients(optimizer: TorchOptimizer, max_norm: float | None) -> None:
