@@ -237,3 +237,12 @@ def test_a_report_that_is_asked_for_is_warned_of(
         ipu.utils.create_ipu_config(profiling=True, use_poplar_text_report=False)
 
     assert caplog.messages == ["profiling has no effect: there is no IPU to report on."]
+
+
+def test_programs_can_ask_whether_there_is_an_option() -> None:
+    options = ipu.utils.create_ipu_config()
+
+    assert hasattr(options, "auto_select_ipus")
+    assert not hasattr(options, "device_config")
+    with pytest.raises(ValueError, match="'device_config' is not a valid attribute"):
+        _ = options.device_config

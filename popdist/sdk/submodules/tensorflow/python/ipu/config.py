@@ -235,14 +235,14 @@ class Category:
         """Return the description of an option, by its name with dots.
 
         Raises:
-            ValueError: There is none of that name.
+            UnknownOptionError: There is none of that name.
         """
         first, _, rest = attr.partition(".")
         name = f"{self._prefix}{first}"
         if first not in self._values:
             close = difflib.get_close_matches(first, self._values)
             hint = f" Did you mean '{self._prefix}{close[0]}'?" if close else ""
-            raise ValueError(
+            raise UnknownOptionError(
                 f"'{first}' is not a valid attribute of this config.{hint}"
             )
         if not rest:
@@ -251,6 +251,10 @@ class Category:
             raise ValueError(f"{name} is an option, and has no {rest}.")
         category: Category = self._values[first]
         return category.get_attribute_metadata(rest)
+
+
+class UnknownOptionError(ValueError, AttributeError):
+    """There is no such option: a ValueError as Graphcore's, and one for hasattr()."""
 
 
 def read_option(config: Category, name: str) -> Any:

@@ -150,6 +150,8 @@ def _setter(name: str, arguments: str) -> Callable[..., IpuOptions]:
 
     setter.__name__ = setter.__qualname__ = name
     setter.__doc__ = "Set options of an IpuOptions, and return it."
+    if name == "create_ipu_config":
+        setter.__doc__ = "Return a new IpuOptions with these options."
     setter.__dict__["__signature__"] = signature
     return setter
 
