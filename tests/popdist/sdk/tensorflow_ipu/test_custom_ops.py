@@ -178,3 +178,22 @@ def test_gradients_of_lookups_are_sums_of_rows() -> None:
     gradient = tape.gradient(rows, table, tf.constant([[[5.0], [7.0], [11.0]]]))
 
     assert tf.convert_to_tensor(gradient).numpy().ravel().tolist() == [7, 0, 16]
+
+
+def test_outputs_without_a_type_are_refused() -> None:
+    register_custom_op("tf.Untyped", scaled)
+    one = outs((tf.float32, [2]))
+
+    with pytest.raises(CustomOpError) as refusal:
+        user_op(
+            [tf.ones(2), tf.ones(2)],
+            "/no/library.so",
+            outs={**one, "output_types": []},
+            op_name="tf.Untyped",
+            attributes="3",
+        )
+
+    assert str(refusal.value) == (
+        "`outs` of the custom operation tf.Untyped has 1 output_shapes, but 0 "
+        "output_types. Give one of each for each output."
+    )

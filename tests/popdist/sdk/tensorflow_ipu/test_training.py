@@ -323,3 +323,15 @@ def test_what_an_optimizer_function_returns_is_checked() -> None:
         pipelining_ops.OptimizerFunctionOutput(descent, 1.0)
     with pytest.raises(TypeError, match="matmul_options must be a dictionary"):
         pipelining_ops.PipelineStageOptions(matmul_options=["a"])
+
+
+@pytest.mark.usefixtures("graph")
+def test_options_of_a_pipeline_that_are_not_given_are_empty() -> None:
+    descent = v1.train.GradientDescentOptimizer(1.0)
+    output = pipelining_ops.OptimizerFunctionOutput(descent, tf.constant(1.0))
+    stage = pipelining_ops.PipelineStageOptions(matmul_options={"a": "b"})
+
+    assert (output.compute_gradients_args, output.apply_gradients_kwargs) == ((), {})
+    assert (stage.convolution_options, stage.matmul_options) == ({}, {"a": "b"})
+    # Programs keep them in sets, by identity.
+    assert len({output, stage, pipelining_ops.PipelineStageOptions()}) == 3

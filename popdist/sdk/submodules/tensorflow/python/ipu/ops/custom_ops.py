@@ -112,6 +112,11 @@ def _differentiated(
 def _checked(name: str, outputs: Sequence[Any], outs: Mapping[str, Any]) -> list[Any]:
     """Return the outputs, if they are what the program says."""
     shapes, types = outs.get("output_shapes", ()), outs.get("output_types", ())
+    if len(shapes) != len(types):
+        raise CustomOpError(
+            f"`outs` of the custom operation {name} has {len(shapes)} output_shapes, "
+            f"but {len(types)} output_types. Give one of each for each output."
+        )
     specs = [tf.TensorSpec(*each) for each in zip(shapes, types, strict=True)]
     tensors = [tf.convert_to_tensor(output) for output in outputs]
     if len(tensors) != len(specs) or not all(

@@ -49,7 +49,7 @@ class RecomputationMode(enum.Enum):
     RecomputeAndBackpropagateInterleaved = 2
 
 
-@dataclass
+@dataclass(eq=False)
 class OptimizerFunctionOutput:
     """The result of a pipeline's optimizer function.
 
@@ -76,6 +76,11 @@ class OptimizerFunctionOutput:
     gradient_capture_context: Any = None
     captured_gradient_outfeed: Any = None
 
+    def __post_init__(self) -> None:
+        for name in ("compute_gradients", "apply_gradients"):
+            setattr(self, f"{name}_args", getattr(self, f"{name}_args") or ())
+            setattr(self, f"{name}_kwargs", getattr(self, f"{name}_kwargs") or {})
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "opt" and not hasattr(value, "apply_gradients"):
             raise TypeError(
@@ -92,7 +97,7 @@ class OptimizerFunctionOutput:
         super().__setattr__(name, value)
 
 
-@dataclass
+@dataclass(eq=False)
 class PipelineStageOptions:
     """Options of Poplar for the operations of a stage, which change no result."""
 
@@ -102,6 +107,7 @@ class PipelineStageOptions:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
+            setattr(self, name, value or {})
             if not isinstance(value or {}, dict):
                 raise TypeError(f"PipelineStageOptions.{name} must be a dictionary.")
 
