@@ -661,3 +661,8 @@ def test_all_names_can_be_imported_at_once() -> None:
     exec("from popart import *", names)
 
     assert names["Builder"] is popart.Builder
+
+
+@pytest.mark.parametrize("name", ["adam", "adaptive", "clipping", "sgd", "values"])
+def test_modules_of_the_optimizers_are_no_names_of_popart(name: str) -> None:
+    assert not hasattr(popart, name)

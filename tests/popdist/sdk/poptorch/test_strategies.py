@@ -76,3 +76,10 @@ def test_phases_are_given() -> None:
 def test_only_a_strategy_is_one() -> None:
     with pytest.raises(AssertionError, match="is not an execution strategy"):
         poptorch.Options().setExecutionStrategy(poptorch.AutoStage.SameAsIpu)
+
+
+def test_a_strategy_without_options_of_its_own_has_none() -> None:
+    class Own(poptorch.options._IExecutionStrategy):
+        pass
+
+    assert Own([], None).backendOptions() == {}

@@ -98,9 +98,7 @@ class Annotations:
     pipelineStage = partialmethod(_place, PIPELINE_STAGE, 0)
     executionPhase = partialmethod(_place, EXECUTION_PHASE, 0)
     recomputeOutput = partialmethod(_place, RECOMPUTE, 0)
-    outputTensorLocation = partialmethod(
-        _place, "__output_tensor_location", TensorLocation()
-    )
+    outputTensorLocation = partialmethod(_place, LOCATION, TensorLocation())
 
     def recomputeOutputInBackwardPass(
         self, nodeOutputName: Outputs, value: RecomputeType = RecomputeType.Recompute

@@ -6,3 +6,14 @@ from .clipping import ClipNormSettings
 from .optimizer import Optimizer
 from .sgd import SGD, ConstSGD
 from .values import OptimizerValue, OptimizerValueMap
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "Adaptive",
+    "ClipNormSettings",
+    "ConstSGD",
+    "Optimizer",
+    "OptimizerValue",
+    "OptimizerValueMap",
+]

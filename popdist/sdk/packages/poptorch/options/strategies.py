@@ -66,7 +66,7 @@ class _IExecutionStrategy:
     """
 
     # The strategy's entries in Options.toDict().
-    _backend: Mapping[str, Any]
+    _backend: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, stages: Sequence[Stage], auto_stage: AutoStage | None) -> None:
         self._block_map: dict[str, Stage] = {}
