@@ -88,3 +88,10 @@ def test_a_model_from_the_executable_cache_is_warned_of(
     assert len(list(tmp_path.glob("*.json"))) == 1
     # Without the time.
     assert capsys.readouterr().err[15:] == first[15:] != ""
+
+
+def test_a_program_that_calls_directly_is_the_place() -> None:
+    place = graph_search._place_of_caller()
+
+    test = test_a_program_that_calls_directly_is_the_place.__code__
+    assert place == f"{__file__}:{test.co_firstlineno + 1}"

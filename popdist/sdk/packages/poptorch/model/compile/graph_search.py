@@ -4,6 +4,7 @@ It finds the first result of int64, which an IPU has as int32, and operations be
 blocks. Any: torch's operators take and return objects of all kinds.
 """
 
+import sys
 from collections.abc import Sequence
 from itertools import count
 from traceback import walk_stack
@@ -67,7 +68,7 @@ def _has_int64(value: Any) -> bool:
 
 def _place_of_caller() -> str:
     """Return file and line of the program's own code that is running."""
-    for frame, line in walk_stack(None):
+    for frame, line in walk_stack(sys._getframe()):
         module = frame.f_globals.get("__name__", "").split(".")[0]
         if module not in ("torch", "poptorch"):
             return f"{frame.f_code.co_filename}:{line}"
