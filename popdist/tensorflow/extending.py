@@ -35,6 +35,11 @@ def extend(path: str, around: Callable[..., Any]) -> None:
     ]
     if not names:
         raise LookupError(f"{path} is not in popdist.framework_names. Add it there.")
+    if len({table.package for table, _ in names}) < len(names):
+        raise LookupError(
+            f"{path} is in popdist.framework_names more than once for one package: "
+            f"{', '.join(name for _, name in names)}. Extend them by other means."
+        )
     for table, name in names:
         _extend_one(table, name, around)
 

@@ -74,6 +74,17 @@ def test_a_function_that_no_table_names_is_not_extended() -> None:
         extend("squeeze", print)
 
 
+def test_a_path_that_several_modules_of_a_package_have_is_not_extended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {f"framework.{module}:conv": "it fails" for module in ("a", "b")}
+    table = FrameworkNames("framework", "1.0", names)
+    monkeypatch.setitem(extending._TABLES, "framework", table)
+
+    with pytest.raises(LookupError, match=r"framework\.a:conv, framework\.b:conv"):
+        extend("conv", print)
+
+
 def test_a_module_that_is_imported_later_and_lacks_a_name_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
