@@ -30,7 +30,7 @@ class SwitchError(PopdistError):
 
 
 def enable() -> str:
-    """Let all programs of this environment import the stand-ins; return what is so.
+    """Let all programs of this environment import the stand-ins; return the status.
 
     Raises:
         SwitchError: The environment cannot be written to.
@@ -49,7 +49,7 @@ def enable() -> str:
 
 
 def disable() -> str:
-    """Take the stand-ins from the programs of this environment; return what is so.
+    """Take the stand-ins from the programs of this environment; return the status.
 
     Raises:
         SwitchError: The environment cannot be written to.

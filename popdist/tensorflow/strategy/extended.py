@@ -74,8 +74,8 @@ class PopDistExtended(MirroredExtended):
         self.shards_datasets = False
         # Whether data that come are the first ones.
         self._compares_data = True
-        # Whether a run is made or traced; those within it aggregate nothing. A run that
-        # another thread of the program begins waits for the end of this one.
+        # Whether a run is made or traced. Runs within it aggregate nothing. A run that
+        # another thread of the program begins waits until this one has ended.
         self._running = False
         self._run_lock = RLock()
         # Results of merge_call in the run, which are equal on all replicas.

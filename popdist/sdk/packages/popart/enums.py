@@ -124,7 +124,7 @@ SyntheticDataMode = IntEnum("SyntheticDataMode", "Off Zeros RandomNormal", start
 TensorStorage = IntEnum("TensorStorage", "OffChip OnChip", start=0)
 # The tiles that compute, or exchange with the host.
 TileSet = IntEnum("TileSet", "Compute IO", start=0)
-# Whose values of a weight come back from the device.
+# The replicas whose values of a weight are read from the device.
 VariableRetrievalMode = IntEnum(
     "VariableRetrievalMode", "OnePerGroup AllReduceReplicas AllReplicas", start=0
 )

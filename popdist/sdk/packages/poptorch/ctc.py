@@ -54,7 +54,8 @@ def _search(
     rows: list[list[float]], blank: int, width: int
 ) -> list[tuple[tuple[int, ...], float]]:
     """Return label sequences with their log probabilities, the most likely first."""
-    # For each prefix: the log probability that it ends in a blank, and that not.
+    # For each prefix: the log probabilities that it ends in a blank, and that it ends
+    # in a label.
     beams: dict[tuple[int, ...], list[float]] = {(): [0.0, _IMPOSSIBLE]}
     for row in rows:
         grown: dict[tuple[int, ...], list[float]] = defaultdict(

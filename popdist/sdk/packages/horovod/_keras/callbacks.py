@@ -276,7 +276,8 @@ def of_keras(
     """Return callbacks as subclasses of the class of callbacks of a Keras.
 
     Args:
-        parts: What the callbacks are without it; their names begin with an underscore.
+        parts: The callbacks without their base class, with names that begin with an
+            underscore.
         base: The class of callbacks.
         module: The module that contains them by their names, as pickle needs it.
     """

@@ -48,7 +48,7 @@ NOT_PICKLABLE = (
 )
 
 
-# Those of torch, Python and numpy.
+# The states of the generators of torch, Python and numpy.
 _RandomStates = tuple[Any, Any, Any]
 
 
