@@ -71,12 +71,15 @@ def test_ranks_go_on_without_one_that_ends_and_then_with_a_new_one(
         job.add(0)
         ended = job.finish()
 
-    assert [(one.code, one.err) for one in ended] == [
-        (-9, ""),
-        (0, ""),
-        (0, ""),
-        (0, ""),
-    ]
+    assert [one.code for one in ended] == [-9, 0, 0, 0]
+    assert [ended[0].err, ended[3].err] == ["", ""]
+    for survivor in ended[1:3]:
+        lost, others = survivor.err.splitlines()
+        assert lost.startswith(
+            "The training continues from the state that was committed last, because "
+            "of HorovodInternalError: Instance 0 has ended"
+        )
+        assert others == "The training continues on other ranks."
     # Horovod's programs broadcast from rank 0: the new instance 0 is the last rank.
     assert [one.out for one in ended[1:]] == [
         f"{rank} 3 True {{0.03}} [3, 2, 3]\n" for rank in range(3)
@@ -211,7 +214,9 @@ def test_a_shuffled_sampler_gives_all_ranks_as_many_samples() -> None:
     assert found[0][0] != found[0][1]
 
 
-def test_without_an_elastic_job_a_function_runs_again_on_the_same_ranks() -> None:
+def test_without_an_elastic_job_a_function_runs_again_on_the_same_ranks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def rank(me: int) -> Any:
         state = ObjectState(hvd.broadcast_object, hvd.rank, step=0)
         resets = []
@@ -227,9 +232,20 @@ def test_without_an_elastic_job_a_function_runs_again_on_the_same_ranks() -> Non
                 raise HostsUpdatedInterrupt
             return state.step, hvd.rank(), hvd.size()
 
-        return train(state, more=2), resets
+        return train(state, more=2), resets, caplog.messages
 
-    assert results(2, rank) == [((4, me, 2), [0, 2]) for me in range(2)]
+    assert results(2, rank) == [
+        (
+            (4, me, 2),
+            [0, 2],
+            [
+                "The training continues from the state that was committed last, "
+                "because of HorovodInternalError: The program gives up.",
+                "The training continues on other ranks.",
+            ],
+        )
+        for me in range(2)
+    ]
 
 
 def test_without_an_elastic_job_the_loss_of_a_rank_is_the_error() -> None:

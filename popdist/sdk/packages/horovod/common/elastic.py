@@ -1,5 +1,6 @@
 """Elastic jobs: states of a training that outlive a change of ranks, and run()."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from functools import wraps
@@ -20,6 +21,8 @@ from .calls.submission import BASICS
 from .exceptions import HorovodInternalError, HostsUpdatedInterrupt, internal_errors
 
 # Any in this module: objects of all types that can be pickled.
+
+logger = logging.getLogger("horovod")
 
 
 class State:
@@ -219,9 +222,16 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                 return func(state, *args, **kwargs)
             except (HorovodInternalError, PeerLostError) as error:
                 _check_recoverable(error)
+                logger.warning(
+                    "The training continues from the state that was committed last, "
+                    "because of %s: %s",
+                    type(error).__name__,
+                    error,
+                )
                 state.restore()
                 cause, must_sync = error, True
             except HostsUpdatedInterrupt as interrupt:
+                logger.warning("The training continues on other ranks.")
                 cause, must_sync = interrupt, not interrupt.skip_sync
 
     return run_again
