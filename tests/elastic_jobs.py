@@ -235,6 +235,8 @@ class Coordinator:
             except OSError:
                 return
             if not data:
+                if one is None:
+                    connection.close()
                 return
             for kind, fields in decoder.feed(data):
                 with self._lock:
@@ -247,9 +249,9 @@ class Coordinator:
                         answer = {"generation": self.generation}
                         answer |= {"refusal": self.refusal}  # type: ignore[dict-item]
                         _send(one, messages.ELASTIC_KNOWN, answer)
-                    else:
+                    # Programs with gloo have another connection to poprun.
+                    elif one is not None:
                         assert kind == messages.REFORM
-                        assert one is not None
                         self._note_reform(one, *map(int, fields))
 
     def _note_reform(self, one: _Process, leaving: int, *ports: int) -> None:

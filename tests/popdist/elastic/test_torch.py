@@ -69,3 +69,55 @@ def test_a_ddp_training_goes_on_with_equal_weights(tmp_path: Path) -> None:
     assert len(last) == 1, ended
     # The groups of the first generation, and of the second one.
     assert [one.out.count("True") for one in ended] == [2, 0, 2, 0], ended
+
+
+# gloo's errors say nothing of instances: the program takes them for a loss.
+BODY_OF_GLOO = """
+import torch
+import torch.distributed as dist
+from popdist import PeerLostError, elastic
+from torch.nn.parallel import DistributedDataParallel
+
+torch.set_num_threads(1)
+index = int(os.environ["TEST_INDEX"])
+torch.manual_seed(index)
+model = torch.nn.Linear(20, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+state = elastic.State(model=model, optimizer=optimizer, step=0)
+
+@elastic.run
+def train(state):
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    parallel = DistributedDataParallel(model)
+    while state.step < 9 or (elastic.generation(), dist.get_world_size()) != (2, 3):
+        optimizer.zero_grad()
+        try:
+            parallel(torch.randn(8, 20)).square().mean().backward()
+        except RuntimeError as error:
+            raise PeerLostError(str(error)) from error
+        optimizer.step()
+        state.step += 1
+        if index == 1 and elastic.generation() == 0 and state.step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.commit()
+
+train(state)
+print(dist.get_rank(), model.weight.tolist())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_gloos_groups_are_made_anew_of_the_new_members(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, [3], BODY_OF_GLOO) as job:
+        wait_until(lambda: job.generation == 1)
+        job.add(1)
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [0, -9, 0, 0], ended
+    outs = [one.out for one in ended if one.code == 0]
+    ranks, weights = zip(*(out.split(" ", 1) for out in outs), strict=True)
+    assert ranks == ("0", "2", "1")
+    assert len(set(weights)) == 1, ended
