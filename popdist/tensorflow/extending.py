@@ -38,7 +38,8 @@ def extend(path: str, around: Callable[..., Any]) -> None:
     if len({table.package for table, _ in names}) < len(names):
         raise LookupError(
             f"{path} is in popdist.framework_names more than once for one package: "
-            f"{', '.join(name for _, name in names)}. Extend them by other means."
+            f"{', '.join(name for _, name in names)}. "
+            "Let extend() tell them apart by their modules."
         )
     for table, name in names:
         _extend_one(table, name, around)

@@ -81,8 +81,8 @@ class PopDistExtended(MirroredExtended):
         # Results of merge_call in the run, which are equal on all replicas.
         self.merged: list[Any] = []
         # Variables that replicas have written since the last run ended, and the
-        # variables that each traced function writes; by their ids, because they have no
-        # hash.
+        # variables that each traced function writes. The keys are their ids, because
+        # variables have no hash.
         self._written: dict[int, Any] = {}
         self._written_by: weakref.WeakKeyDictionary[Any, dict[int, Any]] = (
             weakref.WeakKeyDictionary()

@@ -419,7 +419,7 @@ class TrainingSession(_Session):
         self._is_averaged = False
 
     def _gradient_factors(self) -> dict[str, int]:
-        """Return the factors that make means of a group's replicas of those of all."""
+        """Return factors that turn means over all replicas into means over a group."""
         strategy = self._options.meanAccumulationAndReplicationReductionStrategy
         if not self._settings.mean or strategy != enums.MeanReductionStrategy.Running:
             return {}

@@ -91,7 +91,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             if batches > 1 and kwargs.get("collate_fn") is None:
                 batch_sampler = JoinedIndices(batch_sampler, batches, drop_last)
             else:
-                # It may pad a batch to its full size, so it gets one at a time.
+                # A collate_fn may pad a batch to its full size, so it gets one at a
+                # time.
                 self._joined = batches
             kwargs["batch_sampler"] = batch_sampler
         else:
