@@ -116,15 +116,19 @@ class Message(Handle[int]):
 class Channels:
     """The channels of one member of a process group to and from all others."""
 
-    def __init__(self, name: str, group: Group, *, are_instances: bool) -> None:
+    def __init__(
+        self, name: str, group: Group, meeting: Meeting, *, are_instances: bool
+    ) -> None:
         """Make channels, without opening any.
 
         Args:
             name: The secret that the members share.
             group: The engine's group of the same members.
+            meeting: The meeting of that group.
             are_instances: The members are called by their numbers in the job.
         """
         self._name, self._are_instances = name, are_instances
+        self._meeting = meeting
         # This member, and the numbers of all members in errors.
         self.rank, self.ranks = group.rank, group.transport.instances
         self._known = group.pidfds
@@ -231,14 +235,13 @@ class Channels:
             self._check_open()
             return name
 
-        meeting = Meeting(
+        meeting = self._meeting._replace(
             name=name if self.rank == source else name_while_open,
             rank=0 if self.rank == source else 1,
             instances=ranks,
             timeout=_NEVER_SECONDS,
             stall=_NEVER_SECONDS,
             known=self._known,
-            why_over=STATE.why_over(),
         )
         group = STATE.new_group(meeting, are_instances=self._are_instances)
         if self.rank == to:

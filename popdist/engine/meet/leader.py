@@ -208,7 +208,7 @@ class Leader:
             for pidfd, _ in events:
                 self._poll.unregister(pidfd)
                 del self._pidfds[pidfd]
-        if not events and self._meeting.ended_file:
+        if not events:
             self._meeting.check_file()
         return [message for one in descriptors for message in self._take(one)]
 

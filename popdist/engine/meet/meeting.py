@@ -15,7 +15,8 @@ from popdist.errors import MismatchError, PeerLostError, PopdistError
 
 # Up to so many consecutive instances are named one by one, more as a range.
 _MOST_IN_A_LIST = 3
-# How many seconds pass between two looks into the file of ended instances.
+# How many seconds pass between two looks into the file of ended instances, and calls of
+# why_over().
 _LOOK = 0.2
 
 
@@ -103,7 +104,7 @@ class Meeting(NamedTuple):
 
     def wait(self, left: float) -> float:
         """Return after how many seconds, `left` at most, to check once more."""
-        return min(left, _LOOK) if self.ended_file else left
+        return min(left, _LOOK)
 
     def check(self) -> None:
         """Raise PeerLostError if a pidfd shows that its member has ended."""

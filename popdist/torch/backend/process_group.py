@@ -86,7 +86,9 @@ class ProcessGroupPopdist(  # type: ignore[misc]
         if parent is None:
             name.compare_torch(members[0], members[rank])
         self._use(group, timeout)
-        self._channels = Channels(name.chosen, group, are_instances=are_instances)
+        self._channels = Channels(
+            name.chosen, group, meeting, are_instances=are_instances
+        )
         # How many monitored barriers this member has been in.
         self._barriers = 0
 

@@ -121,3 +121,32 @@ def test_gloos_groups_are_made_anew_of_the_new_members(tmp_path: Path) -> None:
     ranks, weights = zip(*(out.split(" ", 1) for out in outs), strict=True)
     assert ranks == ("0", "2", "1")
     assert len(set(weights)) == 1, ended
+
+
+@pytest.mark.timeout(300)
+def test_a_first_send_ends_where_the_receiver_re_forms(tmp_path: Path) -> None:
+    body = """
+    import torch
+    import torch.distributed as dist
+    import popdist.torch
+    from popdist import elastic
+
+    assert not elastic.refusal()
+    dist.init_process_group("popdist")
+    try:
+        if rank == 0:
+            dist.send(torch.ones(1), 1)
+        if rank == 1:
+            dist.all_reduce(torch.ones(1))
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    except dist.DistBackendError as error:
+        print(isinstance(error.__cause__, popdist.PeerLostError))
+    elastic.reform()
+    print(popdist.instance_group().all_reduce(np.ones(1)).tolist())
+    """
+    with Coordinator(tmp_path, [3], body) as job:
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [0, 0, -9], ended
+    assert [one.out for one in ended] == ["True\n[2.0]\n", "True\n[2.0]\n", ""], ended
