@@ -190,8 +190,14 @@ class Session:
         rank, size = meeting.rank, meeting.size
         local = Place(rank=rank, size=size, local_rank=rank, local_size=size)
         place = self.job.place if are_instances and size > 1 else local
+        times_left = self._times_left
         transport = self._meet("", place, meeting)
-        return Group(transport, algorithm=self.settings.algorithm)
+        group = Group(transport, algorithm=self.settings.algorithm)
+        # Only from here on does leave() know the group.
+        if times_left != self._times_left:
+            group.close()
+            raise PeerLostError(_REFORMS)
+        return group
 
     def meeting_of(self, purpose: str, members: tuple[int, ...]) -> "Meeting":
         """Return what this process needs to meet these instances of the job."""
