@@ -351,6 +351,10 @@ static void tcp_cancel(void *own, int number, void **given)
         if (c->process == number)
             cancel_write(l, c, r);
     }
+    /* The cancelled message may have been the one that exceeded the credit. */
+    append_waiting(p);
+    if (p->out)
+        tcp_write_later(l, p->out);
     pthread_mutex_unlock(&l->lock);
     free(r);
 }

@@ -20,10 +20,17 @@ MIB = 1 << 20
 _INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p
 _BEGIN = ctypes.CFUNCTYPE(_INT, _POINTER, _POINTER, _LONG, _INT, _INT, _POINTER)
 _TEST = ctypes.CFUNCTYPE(_INT, _POINTER, _POINTER, _POINTER)
+_CANCEL = ctypes.CFUNCTYPE(None, _POINTER, _INT, _POINTER)
 
 
 class _Calls(ctypes.Structure):
-    _fields_ = (("send", _BEGIN), ("receive", _BEGIN), ("test", _TEST))
+    _fields_ = (
+        ("send", _BEGIN),
+        ("receive", _BEGIN),
+        ("test", _TEST),
+        ("is_ready", _POINTER),
+        ("cancel", _CANCEL),
+    )
 
 
 class _Table(ctypes.Structure):
@@ -38,7 +45,7 @@ class Message:
         get.restype, get.argtypes = _POINTER, (ctypes.py_object, ctypes.c_char_p)
         address = get(links.table, b"popdist.engine._core.link_table")
         self._table = _Table.from_address(address)
-        self.data = data
+        self.data, self._peer = data, peer
         self._handle, self._is_done = _POINTER(), ctypes.c_bool()
         begin = getattr(self._table.calls.contents, call)
         handle = ctypes.addressof(self._handle)
@@ -51,6 +58,10 @@ class Message:
             places = ctypes.addressof(self._handle), ctypes.addressof(self._is_done)
             check(self._table.calls.contents.test(self._table.own, *places))
         return bool(self._is_done)
+
+    def cancel(self) -> None:
+        handle = ctypes.addressof(self._handle)
+        self._table.calls.contents.cancel(self._table.own, self._peer, handle)
 
 
 def check(error: int) -> None:
@@ -210,6 +221,22 @@ def test_a_receive_gets_its_message_behind_all_that_is_not_received(
     finish(last, receive)
     assert np.array_equal(receive.data, random(9))
     finish(*sends)
+
+
+def test_a_message_that_waits_for_credit_is_sent_once_one_before_it_is_cancelled(
+    pair: tuple[Instance, Instance],
+) -> None:
+    one, other = pair
+    # Sockets have no room for all of it, and it uses less than half of the credit.
+    first = one.send(random(CREDIT // 2 - MIB), 16)
+    cancelled = one.send(random(CREDIT), 17)
+    last = one.send(random(9), 18)
+
+    cancelled.cancel()
+
+    receives = [other.receive(CREDIT // 2 - MIB, 16), other.receive(9, 18)]
+    finish(first, last, *receives)
+    assert np.array_equal(receives[1].data, random(9))
 
 
 def test_messages_that_wait_end_with_the_process_that_does_not_receive_them(
