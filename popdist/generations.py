@@ -4,8 +4,9 @@ STATE in GENERATIONS: a connection to poprun, which stays until the process ends
 """
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import ExitStack
+from functools import partial
 from threading import Lock, RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +35,10 @@ _ASSIGNED_PORTS = "/proc/sys/net/ipv4/ip_local_port_range"
 _MOST_DRAWS = 100
 
 LOST, ADDED = "lost", "added"
+_FORKED = (
+    "This process was forked from an instance of an elastic job, and only that one can "
+    "re-form. Call popdist.elastic in it, or fork before that."
+)
 
 
 class Change(NamedTuple):
@@ -58,25 +63,27 @@ class Generations:
     """The present generation, and the changes of members that are to come."""
 
     def __init__(self) -> None:
-        self._begin()
+        # The generation that this process belongs to, and the one that it has joined.
+        self.current = self.joined = 0
+        self._begin(None)
 
     def after_fork(self) -> None:
         """Begin without a connection in a new child: it is the parent's."""
         if self._connection is not None:
             self._connection.close()
-        self._begin()
+            # The environment tells a rank of a generation by now, and no index.
+            self._refusal = _FORKED
+        self._begin(self._refusal)
 
-    def _begin(self) -> None:
-        # The generation that this process belongs to.
-        self.current = 0
+    def _begin(self, refusal: str | None) -> None:
         # Why the job cannot re-form; "" if it can. None before poprun was asked.
-        self._refusal: str | None = None
+        self._refusal = refusal
         self._connection: ControlConnection | None = None
         # Changes that poprun has announced since the last re-forming.
         self._changes: list[Change] = []
-        # The generation that poprun has been told this process leaves, and its answer:
-        # the next one, or why there is none.
-        self._leaving: int | None = None
+        # Whether poprun has been told that this process leaves its generation, and the
+        # answer: the next one, or why there is none.
+        self._leaves = False
         self._answer: Reformed | str | None = None
         self._ports = ExitStack()
         # Held while messages are read. A signal's handler may read some, too.
@@ -152,6 +159,8 @@ class Generations:
                 self._answer = fields[0].decode(errors="replace")
             elif kind == REFORMED:
                 self._answer = _decode_reformed(json.loads(fields[0]))
+                # Later ones belong to the new generation.
+                self._changes.clear()
             elif kind == MEMBERS_CHANGE:
                 value = json.loads(fields[0])
                 self._changes.append(Change(str(value["kind"]), str(value["why"])))
@@ -168,10 +177,19 @@ class Generations:
         self._ports.close()
         self._refusal = f"The job cannot re-form any more, because {_reason(error)}."
 
-    def reform(self, environ: Mapping[str, str], timeout: float) -> Reformed:
+    def reform(
+        self,
+        environ: MutableMapping[str, str],
+        timeout: float,
+        begin: Callable[[], object],
+    ) -> None:
         """Tell poprun that this process has left its groups, and wait for the others.
 
-        A second call, after one that was interrupted, waits for the same answer.
+        A second call, after one that was interrupted, begins the same generation.
+
+        Args:
+            environ: Gets the variables of the new generation.
+            begin: Called with these.
 
         Raises:
             ElasticError: poprun refuses, or has ended.
@@ -180,14 +198,16 @@ class Generations:
         self.check(environ)
         self._leave()
         answer = self._await_answer(timeout)
-        with self._lock:
-            self._answer = self._leaving = None
-            self._ports.close()
-            if isinstance(answer, str):
-                raise ElasticError(answer)
+        self._ports.close()
+        if isinstance(answer, Reformed):
+            apply(answer, environ)
             self.current = answer.generation
-            self._changes.clear()
-        return answer
+            begin()
+        # Only now: a signal's handler may have raised an exception before.
+        with self._lock:
+            self._answer, self._leaves = None, False
+        if isinstance(answer, str):
+            raise ElasticError(answer)
 
     def check(self, environ: Mapping[str, str]) -> None:
         """Raise ElasticError if the job cannot re-form."""
@@ -197,14 +217,14 @@ class Generations:
 
     def _leave(self) -> None:
         with self._lock:
-            if self._connection is None or self._leaving == self.current:
+            if self._connection is None or self._leaves:
                 return
             ports = [self._reserve_port() for _ in range(2)]
             try:
                 self._connection.send(REFORM, self.current, *ports)
             except OSError as error:
                 self._end(error)
-            self._leaving = self.current
+            self._leaves = True
 
     def _await_answer(self, timeout: float) -> Reformed | str:
         """Return the answer to REFORM, which another thread may read."""
@@ -245,8 +265,9 @@ class Generations:
         """
         with self.reforming:
             if environ.get(env.ELASTIC_JOINS):
-                apply(self.reform(environ, timeout), environ)
-                environ.pop(env.ELASTIC_JOINS, None)
+                begin = partial(environ.pop, env.ELASTIC_JOINS, None)
+                self.reform(environ, timeout, begin)
+                self.joined = self.current
 
 
 def apply(reformed: Reformed, environ: MutableMapping[str, str]) -> None:

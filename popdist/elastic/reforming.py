@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 from popdist.errors import ElasticError, MembersChangedError, PeerLostError
-from popdist.generations import ADDED, GENERATIONS, LOST, apply
+from popdist.generations import ADDED, GENERATIONS, LOST
 from popdist.session import STATE
 
 
@@ -30,14 +30,14 @@ def reform() -> None:
     with GENERATIONS.reforming:
         timeout = STATE.settings.timeout
         STATE.leave()
-        reformed = GENERATIONS.reform(os.environ, timeout)
-        apply(reformed, os.environ)
-        STATE.begin()
+        GENERATIONS.reform(os.environ, timeout, STATE.begin)
 
 
 def generation() -> int:
-    """Return how often the members of the job have changed; 0 if they cannot."""
-    return GENERATIONS.current if not refusal() else 0
+    """Return how often the members of the job have changed."""
+    # A newcomer learns it when it tells poprun that it can re-form.
+    refusal()
+    return GENERATIONS.current
 
 
 def members_changed() -> str:
