@@ -13,6 +13,7 @@ from popdist.environment import CONTROL
 VERSION = 1
 # The longest message that poprun sends: variables of an environment.
 LONGEST_MESSAGE = 1 << 20
+_ENDED = "it has ended, or does not know this job"
 
 Message = tuple[int, list[bytes]]
 
@@ -44,7 +45,10 @@ class ControlConnection:
     def send(self, kind: int, *fields: bytes | int) -> None:
         """Send a message."""
         self._socket.settimeout(self._timeout)
-        self._socket.sendall(pack(kind, *fields))
+        try:
+            self._socket.sendall(pack(kind, *fields))
+        except (BrokenPipeError, ConnectionResetError):
+            raise ConnectionResetError(0, _ENDED) from None
 
     def receive(self) -> Message:
         """Wait for the next message, and return it."""
@@ -84,7 +88,7 @@ class ControlConnection:
 
     def _feed(self, data: bytes) -> None:
         if not data:
-            raise ConnectionResetError(0, "it has ended, or does not know this job")
+            raise ConnectionResetError(0, _ENDED)
         self._received += data
 
     def _next(self) -> Message | None:

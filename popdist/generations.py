@@ -69,11 +69,12 @@ class Generations:
 
     def after_fork(self) -> None:
         """Begin without a connection in a new child: it is the parent's."""
+        refusal = self._refusal
         if self._connection is not None:
             self._connection.close()
             # The environment tells a rank of a generation by now, and no index.
-            self._refusal = _FORKED
-        self._begin(self._refusal)
+            refusal = _FORKED
+        self._begin(refusal)
 
     def _begin(self, refusal: str | None) -> None:
         # Why the job cannot re-form; "" if it can. None before poprun was asked.

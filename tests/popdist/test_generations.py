@@ -41,8 +41,11 @@ class Job:
         packed = [pack(kind, json.dumps(value).encode()) for kind, value in messages]
         self._poprun.sendall(b"".join(packed))
 
-    def close(self) -> None:
+    def close_poprun(self) -> None:
         self._poprun.close()
+
+    def close(self) -> None:
+        self.close_poprun()
         # It closes the connection.
         self.generations.after_fork()
 
@@ -99,3 +102,10 @@ def test_a_fork_of_an_instance_cannot_re_form(job: Job) -> None:
     assert job.generations.current == 1
     with pytest.raises(ElasticError, match=r"^This process was forked from an inst"):
         job.generations.check(job.environ)
+
+
+def test_a_sentence_says_that_poprun_has_ended(job: Job) -> None:
+    job.close_poprun()
+
+    with pytest.raises(ElasticError, match=r"it has ended, or does not know this job"):
+        job.generations.reform(job.environ, 100, lambda: None)
