@@ -167,10 +167,10 @@ class _LinksThread:
             )
         self._begun.set()
         world = self.world
+        if self._tcp is not None and (world is None or self._abandoned.is_set()):
+            self._tcp.abandon()
         if world is None:
             return
-        if self._abandoned.is_set() and self._tcp is not None:
-            self._tcp.abandon()
         while not self._stop.wait(_LOOK_SECONDS):
             with self._in_use:
                 if self._finalised:
