@@ -361,7 +361,12 @@ class Session:
             )
             self._times_left += 1
         links_thread.abandon()
-        leave_all(PeerLostError(_REFORMS))
+        try:
+            leave_all(PeerLostError(_REFORMS))
+        except RuntimeError:
+            # reform() does not wait: it was called in the middle of a call.
+            self._why_left = None
+            raise
         links_thread.end_abandoned()
         if self._links_listener is not None:
             self._links_listener.close()

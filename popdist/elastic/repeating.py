@@ -38,7 +38,10 @@ def run(
             except MembersChangedError:
                 pass
             except Exception as error:
-                if refusal() or not is_loss(error):
+                if not is_loss(error):
+                    raise
+                if why := refusal():
+                    error.add_note(why)
                     raise
                 lost = error
             if lost is not None:

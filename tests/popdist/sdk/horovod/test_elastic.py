@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from popdist.errors import CollectiveTimeoutError
 from tests.elastic_jobs import Coordinator, wait_until
 from tests.popdist.engine.members import error_of
 from tests.popdist.sdk.horovod.ranks_of_horovod import hvd, results, start
@@ -259,13 +260,32 @@ def test_without_an_elastic_job_the_loss_of_a_rank_is_the_error() -> None:
                 os._exit(7)
             hvd.allreduce(torch.ones(1))
 
-        kind, message = error_of(lambda: train(state))
-        return kind, message.partition(",")[0]
+        try:
+            train(state)
+        except HorovodInternalError as error:
+            return str(error).partition(",")[0], error.__notes__
 
     first, second = start(2, rank)
 
-    assert first.value == ("HorovodInternalError", "Instance 1 has ended")
+    assert first.value == (
+        "Instance 1 has ended",
+        [
+            "poprun has not started this process, so its job cannot re-form. Start it "
+            "with poprun, --mpirun local and --min-instances."
+        ],
+    )
     assert second.code == 7
+
+
+def test_without_an_elastic_job_a_rank_that_does_not_come_is_the_error() -> None:
+    def rank(_: int) -> Any:
+        @hvd.elastic.run
+        def train(_: Any) -> None:
+            raise HorovodInternalError from CollectiveTimeoutError("It has not come.")
+
+        return error_of(lambda: train(ObjectState()))[0]
+
+    assert results(1, rank) == ["HorovodInternalError"]
 
 
 def test_calls_that_differ_are_an_error_that_no_other_ranks_would_help() -> None:

@@ -10,6 +10,7 @@ from popdist import elastic
 from popdist.elastic.reforming import check_members
 from popdist.elastic.repeating import is_loss
 from popdist.errors import (
+    CollectiveTimeoutError,
     ElasticError,
     MembersChangedError,
     MismatchError,
@@ -267,6 +268,9 @@ def _reset_after(cause: BaseException, reset: Callable[[], object]) -> None:
 
 def _check_recoverable(error: BaseException) -> None:
     """Raise an error after which other ranks would not help, or cannot be had."""
-    is_mismatch = isinstance(error.__cause__, MismatchError)
-    if is_mismatch or (is_loss(error) and elastic.refusal()):
+    if isinstance(error.__cause__, MismatchError):
+        raise error
+    is_silence = isinstance(error.__cause__, CollectiveTimeoutError)
+    if (is_loss(error) or is_silence) and (why := elastic.refusal()):
+        error.add_note(why)
         raise error
