@@ -16,14 +16,14 @@ S = TypeVar("S", bound=State)
 def run(
     function: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[S, P], T]:
-    """Return a function that calls this one until it returns, whoever ends or joins.
+    """Return a function that calls this one again when instances end or join.
 
     Its first argument is a State. Before each call, the State is synchronised. If
     instances end while the function runs, the State is restored to its last commit and
     the others re-form; if instances join, commit() raises MembersChangedError, and all
-    re-form. Then the function is called again. It must continue by what the State says,
-    and must make by itself what only the present members can use: groups, process
-    groups of torch, samplers.
+    re-form. Then the function is called again, until it returns. It continues where the
+    State is. It makes groups, process groups of torch and samplers itself, because
+    those of an earlier call have other members.
 
     Where the job cannot re-form, errors pass.
     """

@@ -33,7 +33,7 @@ class Meeting(NamedTuple):
         of one of these is noticed even before it has connected.
     ended_file: The launcher appends the numbers of ended instances to this file, one
         to a line; empty where the launcher does not.
-    why_over: Returns the error if the members are to meet no more, whoever they are.
+    why_over: Returns the error if no members of the job can meet any more.
         It is called as often as the file is read.
     """
 
