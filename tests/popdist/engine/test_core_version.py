@@ -10,7 +10,7 @@ from popdist.engine import _core
 from popdist.engine.call_table import EngineCall
 
 # The version of the core, the fields of a call in their order, and all methods.
-VERSION = 12
+VERSION = 13
 CALL_FIELDS = "operation arrays dtype reduction algorithm root name prelude_to lengths"
 METHODS = {
     "Comm": "blocks close connect_hosts deferred_seconds doing end ending explain_by "
@@ -22,7 +22,7 @@ METHODS = {
     "Reducer": "_bind _gather_array _reduce_at _reduce_lists _scatter_array all_reduce",
     "Split": "",
     "TcpLinks": "add check_answers disown failed is_ready note_failed post posted "
-    "say_goodbye table take",
+    "say_goodbye shut table take",
     "TensorCall": "is_number is_over wait",
     "TensorCalls": "all_gather all_reduce broadcast made reduce_scatter",
 }

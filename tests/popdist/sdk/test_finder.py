@@ -104,13 +104,23 @@ def test_a_stand_in_says_once_what_it_is(tmp_path: Path, level: str) -> None:
     assert count == (1 if level == "INFO" else 0), done.stderr
 
 
+NO_TORCH = """
+import sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+sys.meta_path.insert(0, NoTorch())
+"""
+
+
 @pytest.mark.parametrize("package", ["poptorch", "horovod.torch"])
 def test_a_stand_in_without_its_framework_says_how_to_get_it(
     tmp_path: Path, package: str
 ) -> None:
-    no_torch = "import sys; sys.modules['torch'] = None\n"
-
-    done = run(INSTALL + no_torch + f"import {package}", tmp_path)
+    done = run(INSTALL + NO_TORCH + f"import {package}", tmp_path)
 
     assert done.stderr.endswith(
         f"ModuleNotFoundError: popdist's stand-in for {package} needs torch, which is "

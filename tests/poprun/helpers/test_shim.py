@@ -353,12 +353,13 @@ def test_ctrl_c_ends_what_a_shell_has_in_the_background(shim: Driven) -> None:
 
 
 IGNORING = "trap '' INT; touch ready; sleep 600; :"
-# As time does, which leaves SIGINT to what it starts.
+# As time does, which leaves SIGINT to what it starts. (A shell loses the SIGINT that
+# comes while it starts a program: this one starts none after it has made the file.)
 LEAVING_IT_TO_A_CHILD = """
 import os, signal, subprocess, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 restore = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-words = ["sh", "-c", "touch ready; sleep 600; :"]
+words = ["sh", "-c", ": > ready; exec sleep 600"]
 sys.exit(-subprocess.run(words, preexec_fn=restore).returncode)
 """
 

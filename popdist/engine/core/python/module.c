@@ -5,7 +5,7 @@
 
 /* Equal to CORE_VERSION in popdist/engine/__init__.py: both go up when Python's side
  * needs another core. */
-#define CORE_VERSION 12
+#define CORE_VERSION 13
 
 PyObject *failure;
 
