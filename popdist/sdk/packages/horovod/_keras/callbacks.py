@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from popdist.negotiation.call_requests import Kind
+
 from ..common.calls.objects import ARRAY_CALLS
-from ..common.calls.reduce_ops import Average, Reduction
-from ..common.calls.submission import BASICS
+from ..common.calls.submission import BASICS, CallArguments
 from ..common.process_sets import ProcessSet, global_process_set
 from ..tensorflow.functions import broadcast_variables
 from ..tensorflow.gradient_reduction import Variable, key_of
@@ -84,13 +85,10 @@ class _MetricAverage:
             return
         names = sorted(logs)
         values = [np.asarray(logs[name], np.float64) for name in names]
-        averages = ARRAY_CALLS.reduce(
-            values,
-            "MetricAverageCallback",
-            Reduction(Average),
-            self.process_set,
-            now=True,
-        ).wait()
+        average = CallArguments(
+            Kind.ALLREDUCE, "MetricAverageCallback", self.process_set
+        )
+        averages = ARRAY_CALLS.begin(average, values, now=True).wait()
         for name, average in zip(names, averages, strict=True):
             logs[name] = average[()]
 

@@ -7,12 +7,12 @@ CPU's memory.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor
 
+from popdist.negotiation.call_requests import Kind
 from popdist.tensorflow.tensors.memory import Tensor
 from popdist.tensorflow.tensors.operation import unique_name
 
@@ -22,11 +22,12 @@ from ..common.calls.reduce_ops import (
     Sum,
     choose_op,
 )
+from ..common.calls.submission import CallArguments
 from ..common.compression import Compressor, compress_all, decompress_all
 from ..common.process_sets import ProcessSet, global_process_set
-from . import calls
-from .calls import TensorLike, tensor_from
+from .calls import TensorLike, results_of, tensor_from
 from .compression import Compression
+from .errors import InvalidArgumentError
 
 
 @tf.autograph.experimental.do_not_convert
@@ -97,34 +98,35 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     """Return several tensors, each reduced as by allreduce(), in one call."""
     reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    match = _match(name, process_set, ignore_name_scope)
+    name = _name_of(name, ignore_name_scope)
     sparse = {i: each for i, each in enumerate(tensors) if _is_sparse(each)}
     dense = {i: each for i, each in enumerate(tensors) if i not in sparse}
-    call = partial(calls.allreduce, reduction=reduction, match=match)
-    reduced = _compressed(call, [*dense.values()], compression)
+    arguments = CallArguments(Kind.ALLREDUCE, name, process_set, reduction)
+    reduced = _compressed(arguments, [*dense.values()], compression)
     results = dict(zip(dense, reduced, strict=True))
-    gathered = _gathered_slices([*sparse.values()], reduction, match)
+    gathered = _gathered_slices([*sparse.values()], arguments)
     results |= zip(sparse, gathered, strict=True)
     return [results[index] for index in range(len(tensors))]
 
 
 def _compressed(
-    call: calls.Call, tensors: Sequence[TensorLike], compression: Compressor
+    arguments: CallArguments, tensors: Sequence[TensorLike], compression: Compressor
 ) -> list[Tensor]:
     """Return the results of a call on tensors, which is made on compressed ones."""
     if not tensors:
         return []
     values = [tensor_from(tensor) for tensor in tensors]
     compressed, contexts = compress_all(values, compression)
-    return decompress_all(call(compressed), contexts, compression)
+    return decompress_all(results_of(arguments, compressed), contexts, compression)
 
 
 def _gathered_slices(
-    slices: Sequence[tf.IndexedSlices], reduction: Reduction, match: calls.Match
+    slices: Sequence[tf.IndexedSlices], arguments: CallArguments
 ) -> list[tf.IndexedSlices]:
     """Return slices of all ranks, with divided values for an Average."""
     if not slices:
         return []
+    reduction, process_set = arguments.reduction, arguments.process_set
     if reduction != Reduction(reduction.op) or reduction.op not in (Average, Sum):
         raise NotImplementedError(
             "tf.IndexedSlices are reduced by Average and Sum only, without scale "
@@ -132,9 +134,10 @@ def _gathered_slices(
             "optimizer or tape."
         )
     parts = [part for each in slices for part in (each.values, each.indices)]
-    gathered = calls.allgather(parts, match)
+    gather = CallArguments(Kind.ALLGATHER, arguments.name, process_set)
+    gathered = results_of(gather, parts)
     if reduction.op is Average:
-        size = match.process_set.size() or 1
+        size = process_set.size() or 1
         gathered[::2] = [each / tf.cast(size, each.dtype) for each in gathered[::2]]
     pairs = zip(gathered[::2], gathered[1::2], slices, strict=True)
     return [
@@ -166,8 +169,9 @@ def grouped_allgather(
 ) -> list[Tensor]:
     """Return several tensors, each gathered as by allgather(), in one call."""
     values = [tensor_from(tensor) for tensor in tensors]
-    match = _match(name, process_set, ignore_name_scope)
-    return calls.allgather(values, match) if values else []
+    name = _name_of(name, ignore_name_scope)
+    arguments = CallArguments(Kind.ALLGATHER, name, process_set)
+    return results_of(arguments, values) if values else []
 
 
 @tf.autograph.experimental.do_not_convert
@@ -188,8 +192,9 @@ def broadcast(
         ignore_name_scope: In a graph, match by the name without its scope.
         process_set: The ranks that take part.
     """
-    match = _match(name, process_set, ignore_name_scope)
-    return calls.broadcast([tensor_from(tensor)], root_rank, match)[0]
+    name = _name_of(name, ignore_name_scope)
+    arguments = CallArguments(Kind.BROADCAST, name, process_set, root_rank=root_rank)
+    return results_of(arguments, [tensor_from(tensor)])[0]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -209,7 +214,10 @@ def broadcast_(
     # Keras 3's variables hold a variable of TensorFlow.
     written = [each if isinstance(each, tf.Variable) else each.value for each in given]
     values = [tensor_from(variable) for variable in written]
-    copies = calls.broadcast(values, root_rank, _match(name, process_set))
+    arguments = CallArguments(
+        Kind.BROADCAST, _name_of(name), process_set, root_rank=root_rank
+    )
+    copies = results_of(arguments, values)
     assigned = [
         variable.assign(copy) for variable, copy in zip(written, copies, strict=True)
     ]
@@ -237,8 +245,9 @@ def alltoall(
     """
     value = tensor_from(tensor)
     counts = None if splits is None else tensor_from(splits)
-    match = _match(name, process_set, ignore_name_scope)
-    rows, received = calls.alltoall(value, counts, match)
+    name = _name_of(name, ignore_name_scope)
+    arguments = CallArguments(Kind.ALLTOALL, name, process_set, splits=counts)
+    rows, received = results_of(arguments, [value])
     return rows if splits is None else (rows, received)
 
 
@@ -259,9 +268,9 @@ def reducescatter(
     The first ranks get one row more, where the rows cannot be shared equally.
     """
     reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
-    match = _match(name, process_set, ignore_name_scope)
-    call = partial(calls.reducescatter, reduction=reduction, match=match)
-    return _compressed(call, [tensor], compression)[0]
+    name = _name_of(name, ignore_name_scope)
+    arguments = CallArguments(Kind.REDUCESCATTER, name, process_set, reduction)
+    return _scattered(arguments, [tensor], compression)[0]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -276,18 +285,29 @@ def grouped_reducescatter(
 ) -> list[Tensor]:
     """Return several tensors, each scattered as by reducescatter(), in one call."""
     reduction = Reduction(choose_op(op, None), prescale_factor, postscale_factor)
-    match = _match(None, process_set)
-    call = partial(calls.reducescatter, reduction=reduction, match=match)
-    return _compressed(call, tensors, compression)
+    arguments = CallArguments(Kind.REDUCESCATTER, None, process_set, reduction)
+    return _scattered(arguments, tensors, compression)
 
 
-def _match(
-    name: str | None, process_set: ProcessSet, ignore_name_scope: bool = False
-) -> calls.Match:
-    """Return what a call is matched by: in a graph, its name is unique."""
-    if not (name is None or ignore_name_scope or tf.executing_eagerly()):
-        name = unique_name(name)
-    return calls.Match(name, process_set)
+def _scattered(
+    arguments: CallArguments, tensors: Sequence[TensorLike], compression: Compressor
+) -> list[Tensor]:
+    values = [tensor_from(tensor) for tensor in tensors]
+    if any(value.shape.rank == 0 for value in values):
+        # AutoGraph keeps the types of Python's own errors alone.
+        kind = InvalidArgumentError if tf.executing_eagerly() else ValueError
+        raise kind(
+            "A tensor of reducescatter has no dimensions, but needs a first one. "
+            "Reshape it."
+        )
+    return _compressed(arguments, values, compression)
+
+
+def _name_of(name: str | None, ignore_name_scope: bool = False) -> str | None:
+    """Return the name that matches a call: in a graph, it is unique."""
+    if name is None or ignore_name_scope or tf.executing_eagerly():
+        return name
+    return unique_name(name)
 
 
 def _is_sparse(tensor: TensorLike) -> bool:

@@ -61,9 +61,7 @@ class VariablesHandler(StateHandler):
         """Take rank 0's values, on all ranks."""
         values = self.read()
         if values:
-            ARRAY_CALLS.broadcast(
-                values, 0, None, global_process_set, in_place=True, now=True
-            ).wait()
+            ARRAY_CALLS.overwrite(values, 0, global_process_set)
             self.write(values)
 
 

@@ -30,9 +30,7 @@ def broadcast_parameters(
     """
     tensors = _tensors_of(params)
     if tensors:
-        TORCH_CALLS.broadcast(
-            tensors, root_rank, None, process_set, in_place=True, now=True
-        ).wait()
+        TORCH_CALLS.overwrite(tensors, root_rank, process_set)
 
 
 def _tensors_of(params: Mapping[str, Any] | Iterable[Any]) -> list[Tensor]:

@@ -7,9 +7,13 @@ from ..common.calls.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from ..common.calls.submission import BASICS as _basics
 from ..common.calls.waiting import barrier, join, poll, synchronize
 from ..common.ranks import *  # noqa: F403
-from .calls.exchanges import (
+from .calls.collectives import (
     allgather,
     allgather_async,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
     alltoall,
     alltoall_async,
     broadcast,
@@ -18,12 +22,6 @@ from .calls.exchanges import (
     broadcast_async_,
     grouped_allgather,
     grouped_allgather_async,
-)
-from .calls.reductions import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
     grouped_allreduce,
     grouped_allreduce_,
     grouped_allreduce_async,

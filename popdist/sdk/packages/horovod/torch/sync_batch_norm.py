@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..common.calls.reduce_ops import Sum
 from ..common.calls.submission import BASICS
-from .calls.reductions import grouped_allreduce
+from .calls.collectives import grouped_allreduce
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -480,7 +480,7 @@ def test_two_calls_of_one_name_at_once_are_an_invalid_argument(mode: str) -> Non
     """The first one waits for a rank that has not called it."""
 
     def rank(me: int) -> int | str | None:
-        from horovod.common.calls.reduce_ops import Reduction
+        from horovod.common.calls.submission import CallArguments
         from horovod.tensorflow.calls import TENSORFLOW_CALLS
 
         x = tf.ones(3)
@@ -488,9 +488,8 @@ def test_two_calls_of_one_name_at_once_are_an_invalid_argument(mode: str) -> Non
             hvd.barrier()
             hvd.allreduce(x, name="same")
             return tf.errors.INVALID_ARGUMENT
-        first = TENSORFLOW_CALLS.reduce(
-            [x.numpy()], "same", Reduction(hvd.Average), hvd.global_process_set
-        )
+        arguments = CallArguments(Kind.ALLREDUCE, "same", hvd.global_process_set)
+        first = TENSORFLOW_CALLS.begin(arguments, [x.numpy()])
         code = outcome(mode, lambda x: hvd.allreduce(x, name="same"), x)
         hvd.barrier()
         first.wait()

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from popdist.engine.calls.array_rows import Array
+from popdist.negotiation.call_requests import Kind
 
 from ..process_sets import ProcessSet, global_process_set
 from .library import NUMPY_ARRAYS
-from .submission import BASICS, TensorCalls
+from .submission import BASICS, CallArguments, TensorCalls
 
 ARRAY_CALLS = TensorCalls(NUMPY_ARRAYS)
 
@@ -34,10 +35,10 @@ def broadcast_object(
     data = _pickled(obj) if is_root else np.empty(0, np.uint8)
     length = np.array([len(data)], np.int64)
     names = [name and f"object.{name}.{part}" for part in ("length", "data")]
-    _overwrite(length, root_rank, names[0], process_set)
+    ARRAY_CALLS.overwrite([length], root_rank, process_set, names[0])
     if not is_root:
         data = np.empty(length[0], np.uint8)
-    _overwrite(data, root_rank, names[1], process_set)
+    ARRAY_CALLS.overwrite([data], root_rank, process_set, names[1])
     return obj if is_root else _unpickled(data)
 
 
@@ -48,17 +49,9 @@ def allgather_object(
     data = _pickled(obj)
     length = np.array([len(data)], np.int64)
     full = None if name is None else f"object.{name}"
-    handle = ARRAY_CALLS.gather([data, length], full, process_set, now=True)
-    whole, lengths = handle.wait()
+    gather = CallArguments(Kind.ALLGATHER, full, process_set)
+    whole, lengths = ARRAY_CALLS.begin(gather, [data, length], now=True).wait()
     return [_unpickled(part) for part in np.split(whole, lengths.cumsum()[:-1])]
-
-
-def _overwrite(
-    array: Array, root_rank: int, name: str | None, process_set: ProcessSet
-) -> None:
-    ARRAY_CALLS.broadcast(
-        [array], root_rank, name, process_set, in_place=True, now=True
-    ).wait()
 
 
 def _pickled(obj: Any) -> Array:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from popdist.engine.rows import find_overlapping
 from popdist.negotiation.call_requests import Kind, Layout, Request
@@ -14,13 +14,28 @@ from ..exceptions import internal_errors
 from ..process_sets import ProcessSet
 from .carrier import Carrier, TableCall, TensorCall, rows_in
 from .library import TensorLibrary
-from .reduce_ops import Adasum, ReduceOp, Reduction, check_reducible
+from .reduce_ops import Adasum, Average, ReduceOp, Reduction, check_reducible
 
 # The modules of all frameworks have the same ranks and process sets.
 BASICS = HorovodBasics(Carrier)
 
 # A tensor of whatever framework.
 Tensor = Any
+
+
+class CallArguments(NamedTuple):
+    """The arguments of a call, except for its tensors."""
+
+    kind: Kind
+    name: str | None
+    process_set: ProcessSet
+    # Of an allreduce or a reducescatter.
+    reduction: Reduction = Reduction(Average)
+    # Of a broadcast.
+    root_rank: int = 0
+    # Of an alltoall: the number of rows for each rank, a tensor or a sequence; None
+    # for equal numbers.
+    splits: Any = None
 
 
 class HorovodHandle:
@@ -112,110 +127,67 @@ class TableReduction:
 
 
 class TensorCalls:
-    """Requests calls with the tensors of one framework.
-
-    `now` is whether the caller waits for a call at once.
-    """
+    """Requests calls with the tensors of one framework."""
 
     def __init__(self, library: TensorLibrary) -> None:
         self._library = library
 
-    def reduce(
+    def begin(
         self,
+        arguments: CallArguments,
         tensors: Sequence[Tensor],
-        name: str | None,
-        reduction: Reduction,
-        process_set: ProcessSet,
+        finish: Callable[[list[Tensor]], object] = list,
         *,
         in_place: bool = False,
         now: bool = False,
     ) -> HorovodHandle:
-        """Request an allreduce; its result is a list of tensors."""
-        sources = self._readable(tensors, reduction.op)
-        if reduction.op is Adasum:
-            _check_power_of_two(process_set)
-        request = self._request(Kind.ALLREDUCE, name, sources, reduction)
-        call = self._call_with_targets(request, tensors, sources, in_place)
-        return submit(process_set, call, now)
+        """Request a call. Its result is what `finish` makes of a list of tensors.
 
-    def scatter(
-        self,
-        tensors: Sequence[Tensor],
-        name: str | None,
-        reduction: Reduction,
-        process_set: ProcessSet,
-        *,
-        now: bool = False,
-    ) -> HorovodHandle:
-        """Request a reducescatter; its result is a list of tensors."""
-        if reduction.op is Adasum:
+        The result of an alltoall of one tensor is a tensor, and numbers of received
+        rows.
+
+        Args:
+            arguments: The call's arguments.
+            tensors: The tensors.
+            finish: Makes the result of an allgather or a reducescatter.
+            in_place: Overwrite the tensors of an allreduce or a broadcast.
+            now: Whether the caller waits for the call at once.
+        """
+        kind, op, library = arguments.kind, arguments.reduction.op, self._library
+        if kind is Kind.REDUCESCATTER and op is Adasum:
             raise NotImplementedError(
                 "reducescatter cannot use Adasum. Use Sum, Average, Min, Max or "
                 "Product."
             )
-        sources = self._readable(tensors, reduction.op)
-        request = self._request(Kind.REDUCESCATTER, name, sources, reduction)
-        return submit(process_set, TensorCall(self._library, request, sources), now)
+        reduces = kind in (Kind.ALLREDUCE, Kind.REDUCESCATTER)
+        sources = self._readable(tensors, op if reduces else None)
+        request = self._request(arguments, sources)
+        targets: list[Tensor] = []
+        if kind is Kind.ALLTOALL:
 
-    def gather(
-        self,
-        tensors: Sequence[Tensor],
-        name: str | None,
-        process_set: ProcessSet,
-        finish: Callable[[list[Tensor]], object] = list,
-        *,
-        now: bool = False,
-    ) -> HorovodHandle:
-        """Request an allgather; its result is what `finish` makes of the tensors."""
-        sources = self._readable(tensors)
-        request = self._request(Kind.ALLGATHER, name, sources)
-        call = TensorCall(self._library, request, sources, finish=finish)
-        return submit(process_set, call, now)
+            def finish(results: list[Tensor]) -> tuple[Tensor, Tensor]:
+                return results[0], library.int32(call.received)
 
-    def broadcast(
+        elif in_place:
+            targets = self._targets_in_place(sources)
+            finish = partial(self._written_back, tensors)
+        elif kind in (Kind.ALLREDUCE, Kind.BROADCAST):
+            targets = library.new_like(sources)
+        call = TensorCall(library, request, sources, targets, finish)
+        return submit(arguments.process_set, call, now)
+
+    def overwrite(
         self,
         tensors: Sequence[Tensor],
         root_rank: int,
-        name: str | None,
         process_set: ProcessSet,
-        *,
-        in_place: bool = False,
-        now: bool = False,
-    ) -> HorovodHandle:
-        """Request a broadcast; its result is a list of tensors."""
-        sources = self._readable(tensors)
-        root = _member_of(root_rank, process_set)
-        request = self._request(Kind.BROADCAST, name, sources, root=root)
-        call = self._call_with_targets(request, tensors, sources, in_place)
-        return submit(process_set, call, now)
-
-    def exchange(
-        self,
-        tensors: Sequence[Tensor],
-        splits: Tensor | Sequence[int] | None,
-        name: str | None,
-        process_set: ProcessSet,
-        *,
-        now: bool = False,
-    ) -> HorovodHandle:
-        """Request an alltoall; its result is a tensor, and numbers of received rows.
-
-        Args:
-            tensors: One tensor, in a sequence as those of the other calls.
-            splits: How many rows each rank gets, maybe in a tensor.
-        """
-        library = self._library
-        sources = self._readable(tensors)
-        if splits is not None and hasattr(splits, "dtype"):
-            splits = self._checked_splits(splits)
-        counts = _counts(sources[0], splits, len(_ranks_of(process_set)))
-        request = self._request(Kind.ALLTOALL, name, sources, counts=counts)
-
-        def finish(results: list[Tensor]) -> tuple[Tensor, Tensor]:
-            return results[0], library.int32(call.received)
-
-        call = TensorCall(library, request, sources, finish=finish)
-        return submit(process_set, call, now)
+        name: str | None = None,
+    ) -> None:
+        """Overwrite tensors with those of one rank."""
+        arguments = CallArguments(
+            Kind.BROADCAST, name, process_set, root_rank=root_rank
+        )
+        self.begin(arguments, tensors, in_place=True, now=True).wait()
 
     def _checked_splits(self, splits: Tensor) -> Sequence[int]:
         dtype = self._library.name_of(splits)
@@ -240,42 +212,27 @@ class TensorCalls:
                 check_reducible(dtype, op)
         return [self._library.framework.readable(tensor) for tensor in tensors]
 
-    def _request(
-        self,
-        kind: Kind,
-        name: str | None,
-        tensors: Sequence[Tensor],
-        reduction: Reduction | None = None,
-        *,
-        root: int = 0,
-        counts: tuple[int, ...] = (),
-    ) -> Request:
+    def _request(self, arguments: CallArguments, tensors: Sequence[Tensor]) -> Request:
+        kind, name, process_set, reduction, root_rank, splits = arguments
         name_of = self._library.name_of
         layouts: tuple[Layout, ...] = tuple(
             [(name_of(tensor), tuple(tensor.shape)) for tensor in tensors]
         )
+        if reduction.op is Adasum:
+            _check_power_of_two(process_set)
+        root = 0
+        counts: tuple[int, ...] = ()
+        if kind is Kind.BROADCAST:
+            root = _member_of(root_rank, process_set)
+        elif kind is Kind.ALLTOALL:
+            if splits is not None and hasattr(splits, "dtype"):
+                splits = self._checked_splits(splits)
+            counts = _counts(tensors[0], splits, len(_ranks_of(process_set)))
         # As Horovod names calls: by their kind, too.
         full = None if name is None else f"{kind.text}.{name}"
-        if reduction is None:
-            return Request(kind, full, layouts, root=root, counts=counts)
         scales = float(reduction.prescale), float(reduction.postscale)
         op = int(reduction.op)
         return Request(kind, full, layouts, op, root, *scales, counts=counts)
-
-    def _call_with_targets(
-        self,
-        request: Request,
-        tensors: Sequence[Tensor],
-        sources: list[Tensor],
-        in_place: bool,
-    ) -> TensorCall:
-        """Return a call whose results have the shapes of its tensors."""
-        library = self._library
-        if in_place:
-            finish = partial(self._written_back, tensors)
-            targets = self._targets_in_place(sources)
-            return TensorCall(library, request, sources, targets, finish)
-        return TensorCall(library, request, sources, library.new_like(sources))
 
     def _targets_in_place(self, sources: list[Tensor]) -> list[Tensor]:
         """Return where results are written: the sources, where they do not overlap."""

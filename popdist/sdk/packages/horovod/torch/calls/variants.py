@@ -1,12 +1,13 @@
 """The variants of a call: on one tensor, asynchronous, in place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature, signature
 from typing import Any
 
 from torch import Tensor
 
-from ...common.calls.submission import HorovodHandle
+from ...common.calls.submission import CallArguments, HorovodHandle
+from .torch_calls import TORCH_CALLS
 
 
 # Any: both have the arguments of the call that is given.
@@ -30,46 +31,49 @@ def of_one_tensor(grouped: Callable[..., Any]) -> Callable[..., Any]:
 
 # Any: as above.
 def variants(
-    begin: Callable[..., HorovodHandle], blocking: Callable[..., Any]
+    arguments_of: Callable[..., CallArguments], blocking: Callable[..., Any]
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """Return the variants of a call: asynchronous, in place, and both.
+    """Return the variants of a grouped call: asynchronous, in place, and both.
 
     Args:
-        begin: Begins all of them. Its arguments are theirs, and by keyword in_place,
-            and now: whether the call is waited for at once.
+        arguments_of: Returns the call's arguments. It has the variants' parameters,
+            without the first one.
         blocking: The call that waits, and returns other tensors than it takes.
     """
 
-    def asynchronous(*args: Any, **kwargs: Any) -> HorovodHandle:
-        return begin(*args, **kwargs, in_place=False, now=False)
+    def begin(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> HorovodHandle:
+        return TORCH_CALLS.begin(arguments_of(*args, **kwargs), list(tensors))
 
-    def in_place(*args: Any, **kwargs: Any) -> Any:
-        return begin(*args, **kwargs, in_place=True, now=True).wait()
+    def in_place(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> Any:
+        arguments = arguments_of(*args, **kwargs)
+        return TORCH_CALLS.begin(
+            arguments, list(tensors), in_place=True, now=True
+        ).wait()
 
-    def asynchronous_in_place(*args: Any, **kwargs: Any) -> HorovodHandle:
-        return begin(*args, **kwargs, in_place=True, now=False)
+    def begin_in_place(
+        tensors: Sequence[Tensor], *args: Any, **kwargs: Any
+    ) -> HorovodHandle:
+        arguments = arguments_of(*args, **kwargs)
+        return TORCH_CALLS.begin(arguments, list(tensors), in_place=True)
 
-    name = blocking.__name__
-    asynchronous.__doc__ = f"""Begin what {name}() does, and return a handle.
+    name, original = blocking.__name__, signature(blocking)
+    begin.__doc__ = f"""Begin what {name}() does, and return a handle.
 
     A tensor may not be changed until synchronize() of the handle returns the result.
     """
     in_place.__doc__ = f"Do what {name}() does in place, and return what was given."
-    asynchronous_in_place.__doc__ = (
+    begin_in_place.__doc__ = (
         f"Begin what {name}_() does, and return a handle for synchronize()."
     )
     parameters = [
-        parameter
-        for parameter in signature(begin).parameters.values()
-        if parameter.kind is not Parameter.KEYWORD_ONLY
+        next(iter(original.parameters.values())),
+        *signature(arguments_of).parameters.values(),
     ]
-    module, result = begin.__module__, signature(blocking).return_annotation
-    _describe(asynchronous, f"{name}_async", module, parameters, HorovodHandle)
+    module, result = blocking.__module__, original.return_annotation
+    _describe(begin, f"{name}_async", module, parameters, HorovodHandle)
     _describe(in_place, f"{name}_", module, parameters, result)
-    _describe(
-        asynchronous_in_place, f"{name}_async_", module, parameters, HorovodHandle
-    )
-    return asynchronous, in_place, asynchronous_in_place
+    _describe(begin_in_place, f"{name}_async_", module, parameters, HorovodHandle)
+    return begin, in_place, begin_in_place
 
 
 def _describe(

@@ -12,7 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from popdist.negotiation.call_requests import Kind
+
 from ...common.calls.reduce_ops import Adasum, Average, Reduction, Sum, choose_op
+from ...common.calls.submission import CallArguments
 from ...common.compression import Compressor, compress_all, decompress_all
 from ...common.process_sets import ProcessSet, global_process_set
 from ..calls.torch_calls import TORCH_CALLS
@@ -145,14 +148,11 @@ class _AdasumOptimizer(_DistributedOptimizer):
             param.detach() - start for param, start in zip(trained, before, strict=True)
         ]
         compressed, contexts = compress_all(changes, exchange.compression)
-        reduced = TORCH_CALLS.reduce(
-            compressed,
-            None,
-            Reduction(Adasum),
-            exchange.process_set,
-            in_place=True,
-            now=True,
-        ).wait()
+        combine = CallArguments(
+            Kind.ALLREDUCE, None, exchange.process_set, Reduction(Adasum)
+        )
+        handle = TORCH_CALLS.begin(combine, compressed, in_place=True, now=True)
+        reduced = handle.wait()
         with torch.no_grad():
             changes = decompress_all(reduced, contexts, exchange.compression)
             for param, start, change in zip(trained, before, changes, strict=True):

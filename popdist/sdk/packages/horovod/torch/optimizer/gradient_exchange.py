@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from popdist.negotiation.call_requests import Kind
+
 from ...common.calls.reduce_ops import Reduction
-from ...common.calls.submission import HorovodHandle
+from ...common.calls.submission import CallArguments, HorovodHandle
 from ...common.compression import Compressor, Contexts, compress_all, decompress_all
 from ...common.process_sets import ProcessSet
-from ..calls.reductions import sparse_allreduce_async
+from ..calls.collectives import sparse_allreduce_async
 from ..calls.torch_calls import TORCH_CALLS
 from .parameters import groups_of, names_of
 
@@ -127,9 +129,10 @@ class GradientExchange:
             contexts: Contexts = ()
         else:
             compressed, contexts = compress_all(gradients, self.compression)
-            handle = TORCH_CALLS.reduce(
-                compressed, name, self.reduction, self.process_set, in_place=True
+            arguments = CallArguments(
+                Kind.ALLREDUCE, name, self.process_set, self.reduction
             )
+            handle = TORCH_CALLS.begin(arguments, compressed, in_place=True)
         self._under_way |= dict.fromkeys(
             params, _PendingReduction(handle, params, contexts)
         )
