@@ -7,7 +7,8 @@
 In a test take the fixture `bed` (three hosts that tests share, HOME shared between
 them, nothing may be left on them) or `make_bed` (a bed of the test's own, to break).
 `Host` has `run`, `start`, `path`, `pause`, `kill`, `power_off`; `host.link` has `cut`,
-`mend` and `shape`. The first host is the front; all see the checkout at its path.
+`mend` and `shape`; `bed.power_on` starts a host again that was killed. The first host
+is the front; all see the checkout at its path.
 
 The machine's root directory is read-only in a host; /tmp, /dev/shm, /run, /etc, /root
 and /home are its own (HOME shared if asked for), and vanish with the bed.
@@ -88,7 +89,7 @@ class Bed:
             )
             for i, place in enumerate(zip(names, addresses, strict=True)):
                 self.hosts.append(self._connected_host(i, *place))
-            variables = [
+            self._variables = [
                 {
                     "ADDRESSES": " ".join(
                         [f"{address}/{prefix}", *[f"fd00::{i + 1:x}/64"] * ipv6]
@@ -99,7 +100,7 @@ class Bed:
                 for i, address in enumerate(addresses)
             ]
             with ThreadPoolExecutor(number) as pool:
-                list(pool.map(Host.begin, self.hosts, variables))
+                list(pool.map(Host.begin, self.hosts, self._variables))
             if slurm_cpus:
                 slurm.start(self.hosts, slurm_cpus)
         except BaseException:
@@ -131,6 +132,16 @@ class Bed:
         namespaces = Namespaces(self._switch)
         link = Link(self._switch, namespaces, number)
         return Host(name, address, namespaces, link)
+
+    def power_on(self, name: str) -> Host:
+        """Start a host again that was killed; return it, with no process of before."""
+        number = next(i for i, host in enumerate(self.hosts) if host.name == name)
+        lost = self.hosts[number]
+        lost.link.remove()
+        host = self._connected_host(number, name, lost.address)
+        self.hosts[number] = host
+        host.begin(self._variables[number])
+        return host
 
     def shape(self, rate: str = "", delay_ms: float = 0, loss: float = 0) -> None:
         """Shape all links, as Link.shape() does one."""

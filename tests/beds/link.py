@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from beds.namespaces import Namespaces
@@ -34,6 +35,13 @@ class Link:
 
     def mend(self) -> None:
         self._set_state("forwarding")
+
+    def remove(self) -> None:
+        """Remove the port of a host that has ended, if the kernel has not done so."""
+        with suppress(AssertionError):
+            self._stop_relay()
+        with suppress(AssertionError):
+            self._change_switch(f"link del dev {self._end}")
 
     def shape(self, rate: str = "", delay_ms: float = 0, loss: float = 0) -> None:
         """Limit the rate of each direction; delay and lose packets from the host.

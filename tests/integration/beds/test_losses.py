@@ -111,3 +111,18 @@ def test_two_beds_at_once_do_not_meet(make_bed: MakeBed) -> None:
 
     one.close()
     assert other.front.output(*SSH, "h1", "hostname") == "h1\n"
+
+
+@pytest.mark.parametrize("loss", ["kill", "power_off"])
+def test_a_host_that_was_killed_can_be_started_again(
+    make_bed: MakeBed, loss: str
+) -> None:
+    bed = make_bed(hosts=2)
+    bed["h1"].run("touch", "/tmp/left")
+    getattr(bed["h1"], loss)()
+
+    host = bed.power_on("h1")
+
+    assert host is bed["h1"]
+    assert bed.front.output(*SSH, "h1", "hostname; ls /tmp") == "h1\n"
+    bed.assert_nothing_is_left()
