@@ -5,14 +5,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from popdist.replicated.buffers import ReplicaBuffers
-from popdist.replicated.run import run_replicas
 from popdist.replicated.settings import ReplicatedSettings
 from popdist.replicated.variable_groups import VariableGroups
-from popdist.torch.replicated.random_numbers import (
-    host_random_state_kept,
-    torch_streams,
-)
+from popdist.torch.replicated.replicas import LocalReplicas, ReplicaBuffers
 
 from ..data_flow import DataFlow
 from ..errors import popart_exception, popart_runtime_error
@@ -89,12 +84,9 @@ class Replicas:
         self.inputs = {n: info for n, info in graph.inputs.items() if n in read}
         # The weights on the device, with the running statistics of replica 0.
         self.weights: Values = {}
-        self._buffers = ReplicaBuffers(
-            [(self.weights, name) for name in self._statistics],
-            settings.replicas,
-            torch.clone,
-        )
-        self.streams = torch_streams(0)
+        places = [(self.weights, name) for name in self._statistics]
+        buffers = ReplicaBuffers(places, settings.replicas)
+        self.local = LocalReplicas(settings, buffers, seed=0)
         # The gradients and the optimizer of a call that trains.
         self._training: Training | None = None
 
@@ -110,7 +102,7 @@ class Replicas:
                     self.weights[name].copy_(value)
                 else:
                     self.weights[name] = value.clone()
-        self._buffers.reset()
+        self.local.buffers.reset()
 
     def weights_of(self, replica: int) -> Values:
         """Return the weights that a local replica computes with."""
@@ -126,9 +118,7 @@ class Replicas:
         io.begin({name: (info, count) for name, info in self.inputs.items()})
         call = _Call(self, settings, io, AnchorWriter(self._flow, settings, io))
         self._training = training
-        gradients = None if training is None else training.gradients
-        with host_random_state_kept(), torch.set_grad_enabled(training is not None):
-            run_replicas(settings, self._buffers, self.streams, call, gradients)
+        self.local.run(call, None if training is None else training.trainer)
 
     def run_micro_batch(self, inputs: Values, replica: int) -> Values:
         """Run forward and, when training, backward; return the anchors."""
@@ -181,7 +171,7 @@ class Replicas:
 
 @dataclass(slots=True)
 class _Call:
-    """One call of a session, as popdist.replicated.run runs it."""
+    """One call of a session, as LocalReplicas runs it."""
 
     replicas: Replicas
     settings: ReplicatedSettings

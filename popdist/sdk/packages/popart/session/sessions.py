@@ -173,7 +173,7 @@ class _Session:
 
     def setRandomSeed(self, seedValue: int) -> None:
         """Set the seed of the random numbers of all replicas."""
-        self._replicas.streams.numbers = [int(seedValue), 0]
+        self._replicas.local.random_state = [int(seedValue), 0]
 
     def weightsFromHost(self) -> None:
         """Copy the weights from the host to the device."""
@@ -415,7 +415,7 @@ class TrainingSession(_Session):
             *(self._settings, members, trained, self._state, copy.deepcopy(optimizer)),
             self._gradient_factors(),
         )
-        self._replicas.streams.first_replica = members.first_replica
+        self._replicas.local.first_replica = members.first_replica
         self._is_averaged = False
 
     def _gradient_factors(self) -> dict[str, int]:
@@ -472,4 +472,4 @@ class TrainingSession(_Session):
         self._is_averaged = True
         members = join(self._settings)
         self._training.train_with(members, averaged=True)
-        self._replicas.streams.first_replica = members.first_replica
+        self._replicas.local.first_replica = members.first_replica

@@ -9,8 +9,7 @@ import torch
 
 from popdist.replicated.members import Members
 from popdist.replicated.settings import ReplicatedSettings
-from popdist.torch.replicated.gradients import Row
-from popdist.torch.replicated.training import ReplicatedTraining
+from popdist.torch.replicated.trainer import Row, Trainer
 
 from ..errors import popart_exception
 from ..optimizers.clipping import clipped
@@ -113,38 +112,28 @@ class Training:
         Raises:
             popart_exception: They train other weights.
         """
-        settings = self._settings
         check_weights(members, self._weights)
         self._members, self._has_compared = members, members.instances is None
-        self.gradients = ReplicatedTraining(
-            settings,
-            members,
-            list(self._weights.values()),
-            list(self._weights),
-            self._update_weights,
+        self.trainer = Trainer(
+            *(self._settings, members, [*self._weights.values()], [*self._weights]),
+            *(self._update_weights, self._factors),
+            averaged=averaged,
         )
-        self._divisor = 1.0
-        if settings.mean:
-            self._divisor *= settings.gradient_accumulation * settings.replicas
-        if settings.mean or averaged:
-            self._divisor *= members.replicas / settings.replicas
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass of a micro-batch."""
-        self.gradients.backward(loss, self.optimizer.getLossScalingVal())
+        self.trainer.backward(loss, self.optimizer.getLossScalingVal())
 
     def _update_weights(self, total: Row) -> None:
         """Update the weights by the gradients of all replicas of the job."""
         if not self._has_compared:
             self._compare_values()
-        scale = 1 / (self._divisor * self.optimizer.getLossScalingVal())
+        scale = 1 / (self.trainer.divisor * self.optimizer.getLossScalingVal())
         gradients = {
             name: gradient * scale if scale != 1 else gradient
             for name, gradient in zip(self._weights, total, strict=True)
             if gradient is not None
         }
-        for name in gradients.keys() & self._factors.keys():
-            gradients[name] = gradients[name] * self._factors[name]
         settings = self.optimizer.clip_norm_settings
         for name, gradient in clipped(gradients, settings).items():
             weight = self._weights[name]

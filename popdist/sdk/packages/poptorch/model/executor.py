@@ -173,7 +173,7 @@ class PoplarExecutor(Measurements):
         self.per_replica_params.frozen = True
         self._state.attach()
         if saved.random_state is not None:
-            self._state.streams.numbers = saved.random_state
+            self._state.replicas.random_state = saved.random_state
 
     def isCompiled(self) -> bool:
         """Return whether the model is compiled."""
@@ -230,7 +230,7 @@ class PoplarExecutor(Measurements):
     ) -> Any:
         """Load weights and buffers into the module, and onto the device."""
         fitted = self._user_model.load_state_dict(state_dict, strict)
-        self._state.buffers.reset()
+        self._state.replicas.buffers.reset()
         return fitted
 
     def copyWeightsToHost(self) -> None:
@@ -248,7 +248,7 @@ class PoplarExecutor(Measurements):
             Error: The model is not compiled.
         """
         self._check_compiled()
-        self._state.buffers.reset()
+        self._state.replicas.buffers.reset()
 
     def copyNamedBuffersToDevice(self) -> None:
         """Give all local replicas the module's buffers."""
@@ -290,7 +290,7 @@ class PoplarExecutor(Measurements):
             Error: The model is not compiled.
         """
         self._check_compiled()
-        return self._state.streams.numbers
+        return self._state.replicas.random_state
 
     @rng_state.setter
     def rng_state(self, state: list[int]) -> None:
@@ -299,7 +299,7 @@ class PoplarExecutor(Measurements):
                 f"rng_state is {state!r}, but must be a list of two whole numbers, as "
                 "the rng_state of a model is."
             )
-        self._state.streams.numbers = state
+        self._state.replicas.random_state = state
 
     # --- Tensors of the last call.
 

@@ -15,12 +15,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from popdist.replicated.run import run_replicas
-from popdist.torch.replicated.random_numbers import (
-    host_random_state_kept,
-    torch_streams,
-)
-from popdist.torch.replicated.training import broadcast
+from popdist.torch.replicated.replicas import LocalReplicas
+from popdist.torch.replicated.trainer import broadcast
 
 from .._logging import log_options, logger
 from ..autocasting import casting
@@ -79,8 +75,9 @@ class ModelState:
         self.compiled: Compiled | None = None
         self.training: Training | None = None
         self.attached = self._is_loaded = self.grouped.frozen = False
-        self.buffers = ModuleBuffers(self.module, self.settings.replicas)
-        self.streams = torch_streams(self.settings.random_seed)
+        self._buffers = ModuleBuffers(self.module, self.settings.replicas)
+        seed = self.settings.random_seed
+        self.replicas = LocalReplicas(self.settings, self._buffers, seed)
         # The attributes of the optimizer when the model was loaded.
         self._expected: ExpectedAttributes | None = None
         # The anchored tensors of the last call.
@@ -122,7 +119,7 @@ class ModelState:
                 module=self.module,
                 inputs=inputs,
                 settings=self.settings,
-                buffers=self.buffers,
+                buffers=self._buffers,
                 attributes=attributes,
                 grouped=self.grouped,
                 progress=progress,
@@ -158,14 +155,14 @@ class ModelState:
         self._load(compiled)
         self.attached = True
         call = _Call(self, compiled, inputs, self._attributes, Outputs(self.settings))
-        training, gradients = self.training, None
-        if training is not None:
+        trainer = None
+        if self.training is not None:
             self.anchors.begin()
-            gradients = training.gradients
+            trainer = self.training.trainer
         with self._attributes.training_flags(), self._torch_set_up(compiled.half):
-            run_replicas(self.settings, self.buffers, self.streams, call, gradients)
+            self.replicas.run(call, trainer)
         result = call.outputs.result()
-        if training is not None:
+        if trainer is not None:
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
                     leaf.backward = refuse_backward  # type: ignore[method-assign]
@@ -179,10 +176,10 @@ class ModelState:
             keep_freed_memory()
             members = meet(self.settings)
             self.grouped.set_members(members)
-            self.streams.first_replica = members.first_replica
+            self.replicas.first_replica = members.first_replica
             weights = [*self.module.parameters(), *self.module.buffers()]
             broadcast(members, [weight.detach() for weight in weights])
-            self.buffers.reset()
+            self._buffers.reset()
             self.grouped.check_optimizer(self._chosen_optimizer())
             self._expect_attributes_of(self._chosen_optimizer())
             options = self._options.Training
@@ -203,8 +200,6 @@ class ModelState:
     def _torch_set_up(self, half: bool) -> Iterator[None]:
         """Set torch up as models need it, and leave it as it was."""
         with ExitStack() as contexts:
-            contexts.enter_context(host_random_state_kept())
-            contexts.enter_context(torch.set_grad_enabled(self.settings.training))
             if self.settings.float_checks:
                 # Below the other, which clips overflows.
                 contexts.enter_context(FloatChecks())  # type: ignore[no-untyped-call]
@@ -250,7 +245,7 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of a model, as popdist.replicated.run runs it."""
+    """One call of a model, as LocalReplicas runs it."""
 
     state: ModelState
     compiled: Compiled

@@ -486,7 +486,7 @@ def test_state_dicts_are_written_through_to_all_replicas() -> None:
     executor.load_state_dict(other.state_dict())
 
     assert model.layers[0].weight.equal(other.layers[0].weight)
-    assert len(executor._state.buffers._others) == 0
+    assert len(executor._state.replicas.buffers._others) == 0
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from popdist.torch.replicated.random_numbers import (
-    host_random_state_kept,
-    torch_streams,
-)
+from popdist.torch.replicated.replicas import seed_replica
 
 from ...annotations import count_ipus, count_stages
 from ...autocasting import casting
@@ -117,14 +114,15 @@ class Compilation:
         self.progress(0)
         with (
             self.buffers.restored() as check_buffers,
-            host_random_state_kept(),
+            torch.random.fork_rng(()),
             torch.set_grad_enabled(settings.training),
             execution,
             half,
             search,
             nullcontext() if rules is None else casting(execution, rules),
         ):
-            torch_streams(settings.random_seed).begin(0)
+            seed = settings.random_seed
+            seed_replica(0, torch.initial_seed() if seed is None else seed, 0)
             with TorchLosses() as recorder:
                 output = self.grouped.call(self.module, 0, args, kwargs)
             self.progress(50)

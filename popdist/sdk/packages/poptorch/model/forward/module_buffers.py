@@ -11,14 +11,12 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from popdist.replicated.buffers import ReplicaBuffers
+from popdist.torch.replicated.replicas import Buffer, ReplicaBuffers
 
 from ...errors import Error
 
-Buffer = torch.Tensor | None
 
-
-class ModuleBuffers(ReplicaBuffers[Buffer]):
+class ModuleBuffers(ReplicaBuffers):
     """The buffers of a module on its local replicas."""
 
     def __init__(self, module: nn.Module, replicas: int) -> None:
@@ -29,7 +27,7 @@ class ModuleBuffers(ReplicaBuffers[Buffer]):
             if buffer is not None
         ]
         places = [(owner._buffers, name) for owner, name in self._owners]
-        super().__init__(places, replicas, _copy)
+        super().__init__(places, replicas)
 
     @contextmanager
     def restored(self) -> Iterator[Callable[[bool], None]]:
@@ -85,10 +83,6 @@ def _check(
             "you can disable buffer broadcasting using "
             "poptorch.Options.broadcastBuffers(False)."
         )
-
-
-def _copy(buffer: Buffer) -> Buffer:
-    return None if buffer is None else buffer.detach().clone()
 
 
 def _same(now: torch.Tensor, old: torch.Tensor) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from popdist.torch.replicated.gradients import Row
+from popdist.torch.replicated.trainer import Row
 
 from ...enums import OutputMode
 from ...errors import Error

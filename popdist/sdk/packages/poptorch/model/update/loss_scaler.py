@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from popdist.torch.replicated.gradients import Row
+from popdist.torch.replicated.trainer import Row
 
 # float16 holds it, so that the loss of a model in float16 can be multiplied by it.
 _LARGEST_SCALE = 2.0**15

@@ -14,8 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from popdist.replicated.members import Members
-from popdist.torch.replicated.gradients import SHORT_DTYPES, Row
-from popdist.torch.replicated.training import ReplicatedTraining
+from popdist.torch.replicated.trainer import SHORT_DTYPES, Row, Trainer
 
 from ..._logging import logger
 from ...errors import Error
@@ -68,11 +67,9 @@ class Training:
         self._scaler = LossScaler(scaling) if scaling is not None else None
         # How many micro-batches all replicas of the job run for one update.
         self._micro_batches = settings.gradient_accumulation * members.replicas
-        self._divisor = self._micro_batches if settings.mean else 1
         self._wide: dict[torch.Tensor, torch.Tensor] = {}
-        # The parameters that are updated, and their names.
+        # The parameters that are updated.
         self._parameters: list[torch.Tensor] = []
-        self._parameter_names: list[str] = []
         self._device: Any = None
         self._logged: list[str] = []
         self._optimizer: Any = optimizer
@@ -100,19 +97,24 @@ class Training:
                 logger.debug("%s", line)
             self._logged = lines
         self._device = _copy_of(optimizer)
-        before = [(id(p), p.dtype) for p in self._parameters]
-        self._parameters = [
+        parameters = [
             parameter
             for group in optimizer.param_groups
             for parameter in group["params"]
             if parameter.requires_grad
         ]
-        self._parameter_names = [self._names.get(p, "?") for p in self._parameters]
+        if not parameters or [*map(id, parameters)] != [*map(id, self._parameters)]:
+            self._parameters = parameters
+            self.trainer = Trainer(
+                *(self._settings, self._members, parameters),
+                [self._names.get(parameter, "?") for parameter in parameters],
+                *(self._update_weights, self._factors),
+            )
         self._wide = {
             parameter: self._wide[parameter]
             if parameter in self._wide
             else parameter.detach().float()
-            for parameter in self._parameters
+            for parameter in parameters
             if parameter.dtype in SHORT_DTYPES
         }
         for group in self._device.param_groups:
@@ -124,14 +126,6 @@ class Training:
             if name in self._group_counts
         }
         self._share_state()
-        if not before or [(id(p), p.dtype) for p in self._parameters] != before:
-            self.gradients = ReplicatedTraining(
-                self._settings,
-                self._members,
-                self._parameters,
-                self._parameter_names,
-                self._update_weights,
-            )
 
     @property
     def _loss_factor(self) -> float:
@@ -148,21 +142,18 @@ class Training:
         """Run the backward pass of a micro-batch."""
         # Gradients of float16 would vanish if the loss were divided; others are
         # cheaper to divide so.
-        scale = self._loss_scaling if self._half else 1 / self._divisor
-        self.gradients.backward(loss, scale)
+        scale = self._loss_scaling if self._half else 1 / self.trainer.divisor
+        self.trainer.backward(loss, scale)
 
     def _update_weights(self, total: Row) -> None:
         """Update the weights by the gradients of all replicas of the job."""
         scale, factor = self._loss_scaling, 1.0
-        for gradient, name in zip(total, self._parameter_names, strict=True):
-            if gradient is not None and name in self._factors:
-                gradient.mul_(self._factors[name])
         if self._scaler is not None:
             factor = self._scaler.next_factor(
                 self._parameters, total, self._micro_batches, scale
             )
-        self._step(total, 1 / (self._divisor * scale) if self._half else 1.0)
-        self._anchors.keep(self._parameters, self._parameter_names, total, scale)
+        self._step(total, 1 / (self.trainer.divisor * scale) if self._half else 1.0)
+        self._anchors.keep(self._parameters, self.trainer.names, total, scale)
         if factor != 1:
             self._optimizer._loss_factor = self._loss_factor * factor
 

@@ -1,7 +1,24 @@
 import pytest
 import torch
 
-from popdist.torch.replicated.gradients import GradientSum
+from popdist.replicated.members import Members
+from popdist.replicated.settings import ReplicatedSettings
+from popdist.torch.replicated.trainer import Row, Trainer
+
+
+def trainer_of(
+    parameters: list[torch.Tensor], replicas: int, steps: int, updates: list[Row]
+) -> Trainer:
+    settings = ReplicatedSettings(replicas=replicas, gradient_accumulation=steps)
+    members = Members(replicas=replicas)
+    return Trainer(
+        settings,
+        members,
+        parameters,
+        ["weight", "unused"][: len(parameters)],
+        updates.append,
+        {},
+    )
 
 
 def added_up(values: list[torch.Tensor], first: int = 0) -> torch.Tensor:
@@ -30,16 +47,17 @@ def test_gradients_are_added_in_the_order_of_the_engine(
         [torch.randn(40, generator=generator) for _ in range(steps)]
         for _ in range(replicas)
     ]
-    total = GradientSum([weight, unused], 0, replicas, steps)
+    updates: list[Row] = []
+    trainer = trainer_of([weight, unused], replicas, steps, updates)
 
     for _ in range(2):
-        total.begin()
+        trainer.begin()
         for replica in range(replicas):
             for step in range(steps):
-                (weight * each[replica][step]).sum().backward()
-                total.after_micro_batch()
-            total.after_replica(replica)
-        found, nothing = total.total()
+                trainer.backward(weight * each[replica][step])
+            trainer.after_replica(replica)
+        trainer.update_weights()
+        found, nothing = updates.pop()
 
         sums = []
         for gradients_of_replica in each:
@@ -56,11 +74,15 @@ def test_gradients_are_added_in_the_order_of_the_engine(
 def test_a_parameter_may_take_part_on_some_replicas_only() -> None:
     weight = torch.nn.Parameter(torch.zeros(2))
     for present in range(1, 256):
-        total = GradientSum([weight], 0, 8, 1)
-        total.begin()
+        updates: list[Row] = []
+        trainer = trainer_of([weight], 8, 1, updates)
+        trainer.begin()
         for replica in range(8):
             if present >> replica & 1:
-                (weight * 2.0**replica).sum().backward()
-            total.after_replica(replica)
+                trainer.backward(weight * 2.0**replica)
+            trainer.after_replica(replica)
+        trainer.update_weights()
 
-        assert total.total()[0].tolist() == [present, present]
+        (total,) = updates.pop()
+        assert total is not None
+        assert total.tolist() == [present, present]
