@@ -345,6 +345,8 @@ SCATTERED_SUM = Operation.REDUCE_SCATTER
         (EngineCall(SCATTERED_SUM), "0 arrays, but needs one"),
         (EngineCall(SCATTERED_SUM, [(ROW, ROW)] * 2), "2 arrays, but needs one"),
         (EngineCall(Operation.SEND, [(ROW, ROW)], root=7), "has no member 7"),
+        (EngineCall(Operation.REDUCE, [(ROW, ROW)], root=1), "has no member 1"),
+        (EngineCall(Operation.REDUCE, [(ROW, ROW)], root=-1), "has no member -1"),
     ],
 )
 def test_a_call_that_no_member_can_make_is_refused(

@@ -405,8 +405,12 @@ void tcp_close(tcp_links *l)
 void tcp_shut(tcp_links *l)
 {
     pthread_mutex_lock(&l->lock);
+    l->is_shut = true;
     while (l->connections)
         tcp_lose(l, l->connections, 0);
+    /* Messages to processes without a connection must not wait for one. */
+    for (int i = 0; i < l->size; i++)
+        l->processes[i].failed |= i != l->rank && !l->processes[i].left;
     pthread_mutex_unlock(&l->lock);
 }
 

@@ -26,7 +26,7 @@ void tcp_close(tcp_links *l);
 int tcp_epoll(const tcp_links *l);
 
 /* Use a connected socket to a process. It is closed with the links, or at once if this
- * returns an error and not 0. */
+ * returns an error and not 0: ECONNABORTED after tcp_shut(). */
 int tcp_add(tcp_links *l, int process, int fd);
 
 /* A process has died, or its host is silent. */
@@ -54,7 +54,8 @@ void tcp_check_answers(tcp_links *l);
 /* Close the sockets in a forked child: they are its parent's. */
 void tcp_disown(tcp_links *l);
 
-/* Close all sockets: the others see the end of this process. */
+/* Close all sockets for good: the others see the end of this process, which takes them
+ * for failed. */
 void tcp_shut(tcp_links *l);
 
 /* Tell all connected processes that this one ends in good order. */

@@ -201,6 +201,8 @@ int tcp_epoll(const tcp_links *l)
 static int add_connection(tcp_links *l, connection *c)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = c};
+    if (l->is_shut)
+        return ECONNABORTED;
     if (epoll_ctl(l->epoll, EPOLL_CTL_ADD, c->fd, &event) < 0)
         return errno;
     process *p = &l->processes[c->process];

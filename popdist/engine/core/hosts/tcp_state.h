@@ -75,6 +75,7 @@ typedef struct {
 struct tcp_links {
     pthread_mutex_t lock;
     int rank, size, epoll;
+    bool is_shut; /* no connection may be added */
     uint32_t posted;
     connection *connections;
     arrival *short_ones;

@@ -227,10 +227,27 @@ static bool read_table(reduction_call *r, const char *table, size_t words)
     return true;
 }
 
+/* Return the number of members of the group, on all its hosts. */
+static int members_of(const comm *c)
+{
+    return c->links ? (int)c->links->count_of_members : c->size;
+}
+
+/* False, with an exception, unless the call's root is a member of the group. */
+static bool has_root(const comm *c, const call_fields *f)
+{
+    if (f->root >= 0 && f->root < members_of(c))
+        return true;
+    PyErr_Format(PyExc_ValueError, "The group has no member %d.", f->root);
+    return false;
+}
+
 static PyObject *run_reduction(CommObject *self, PyObject *split, const call_fields *f)
 {
     if (Py_TYPE(split) != split_type)
         return PyErr_Format(PyExc_TypeError, "A reduction needs a Split.");
+    if (f->op == REDUCE && !has_root(&self->c, f))
+        return NULL;
     const replica_split *s = split_of(split);
     const char *table = PyBytes_Check(f->arrays) ? PyBytes_AsString(f->arrays) : NULL;
     const Py_ssize_t given = PyObject_Size(f->arrays);
@@ -260,21 +277,6 @@ static bool only_pair_from(const call_fields *f, bool has_shape, row_pair *p)
     if (count >= 0 && count != 1)
         PyErr_Format(PyExc_ValueError, "The call has %zd arrays, but needs one.", count);
     return count == 1 && pair_from(f->arrays, 0, 1, has_shape, p);
-}
-
-/* Return the number of members of the group, on all its hosts. */
-static int members_of(const comm *c)
-{
-    return c->links ? (int)c->links->count_of_members : c->size;
-}
-
-/* False, with an exception, unless the call's root is a member of the group. */
-static bool has_root(const comm *c, const call_fields *f)
-{
-    if (f->root >= 0 && f->root < members_of(c))
-        return true;
-    PyErr_Format(PyExc_ValueError, "The group has no member %d.", f->root);
-    return false;
 }
 
 /* End a call. If it has failed, links may read and write its arrays until the process ends:

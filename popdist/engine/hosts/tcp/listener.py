@@ -123,7 +123,9 @@ class Listener:
                 self._unproven.pop(connection, None)
             connection.close()
             return
-        self._add(instance, connection.detach())
+        # The links may have come to their end meanwhile.
+        with suppress(OSError):
+            self._add(instance, connection.detach())
 
 
 _listeners: "weakref.WeakSet[Listener]" = weakref.WeakSet()

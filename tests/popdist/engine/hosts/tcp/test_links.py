@@ -368,6 +368,22 @@ def test_a_socket_that_cannot_be_added_is_closed() -> None:
         os.fstat(reading)
 
 
+def test_a_socket_that_comes_after_the_end_of_the_links_is_closed() -> None:
+    links = _core.TcpLinks(0, 3)
+    links.shut()
+    connection, accepted = connected()
+
+    with connection:
+        with pytest.raises(ConnectionAbortedError):
+            links.add(1, accepted.detach())
+        assert connection.recv(1) == b""
+
+    # Messages to them fail at once.
+    assert links.failed() == [(1, False), (2, False)]
+    with pytest.raises(ConnectionResetError):
+        links.post(2, _POSTED, b"late")
+
+
 # --- Strangers on the same machine
 
 
