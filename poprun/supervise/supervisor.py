@@ -9,10 +9,8 @@ host/host_link.py names.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from typing import Any
 
 from poprun import early_signals
 from poprun.helpers import own_process
@@ -29,10 +27,12 @@ from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.clients.server import Clients, Controls
 from poprun.supervise.drain import drain, reader_timeout
 from poprun.supervise.host_search import HostSearch
+from poprun.supervise.hosts import Hosts
+from poprun.supervise.member_changes import Environs, MemberChanges
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stacks import Stacks
 from poprun.supervise.stopping import JobState, Phase
-from poprun.wire import codec, protocol
+from poprun.wire import protocol
 from poprun.wire.events import (
     AllMeasured,
     CanReform,
@@ -43,7 +43,6 @@ from poprun.wire.events import (
     Exited,
     HostLost,
     Interrupted,
-    MembersChanged,
     MpirunExited,
     MpirunStarted,
     OutputClosed,
@@ -57,7 +56,6 @@ from poprun.wire.events import (
     StacksAvailable,
     StacksShown,
     Started,
-    StartedAgain,
     Tick,
     TorchGroupsMade,
     UsageMeasured,
@@ -75,10 +73,6 @@ FIRST_MEASURE_S, MEASURE_INTERVAL_S = 5.0, 2.0
 GROUPS_INTERVAL_S, ANSWERS_S = 10.0, 1.0
 # These come without end: any user can cause the first, and a program the others.
 UNCOUNTED = (Rejected, CanReform, ReformAsked, ReformEnded)
-# Returns the variables of each member of a generation.
-Environs = Callable[
-    [membership.BeginGeneration], Mapping[int, Mapping[str, str | None]]
-]
 
 
 class Supervisor:
@@ -103,8 +97,7 @@ class Supervisor:
         search: HostSearch | None = None,
     ) -> None:
         self._job, self._search = job, search
-        self._environs = environs
-        self._mpirun, self._hosts, self._clients = mpirun, hosts, clients
+        self._mpirun, self._hosts, self._clients = mpirun, Hosts(hosts), clients
         # mpirun after the hosts: see its `interests`.
         devices = () if job.devices is None else (job.devices,)
         searches = () if search is None else (search,)
@@ -112,6 +105,7 @@ class Supervisor:
             *(*hosts, *devices, mpirun, clients, *searches),
         )
         self._streams = Streams(router, clients.tap)
+        self._members = MemberChanges(self._hosts, self._streams, self._emit, environs)
         self._router = router
         self._listen = listen
         self._events: list[Event] = []
@@ -122,8 +116,6 @@ class Supervisor:
         # Signals to end the job that came when it was over.
         self._is_over = False
         self._late_signals: list[int] = []
-        # The instances that are started again once their streams have ended.
-        self._to_start: list[int] = []
         # How often an interrupt has come in each of two ways.
         self._interrupts = {int(signal.SIGINT): 0, CALLER_INTERRUPT: 0}
         # When to look at what the instances do, for the status.
@@ -278,7 +270,7 @@ class Supervisor:
             self._emit(OutputClosed())
         self._show_stacks()
         self._emit(Tick())
-        self._start_again()
+        self._members.start_again(self._state)
         self._streams.pause_if_little_came()
 
     def _interests(self, now: float) -> Iterator[Interest]:
@@ -304,7 +296,7 @@ class Supervisor:
         if isinstance(event, StacksAvailable):
             self._stacks.answer(event.rank, list(event.pids), time.monotonic())
         if isinstance(event, UsageMeasured):
-            event = self._with_instances(event)
+            event = self._members.with_instances(event, self._state.membership)
         self._clients.listen(event)
         if isinstance(event, UsageMeasured):
             self._listen(event)
@@ -324,10 +316,10 @@ class Supervisor:
                 self._started_ns[event.rank] = time.monotonic_ns()
             self._listen(event)
         if isinstance(event, Exited | Refused | ShimLost):
-            self._note_end(event.rank)
+            self._members.note_end(event.rank, self._state.membership)
         elif isinstance(event, HostLost) and not self._job.reform_refusal:
             for rank in event.ranks:
-                self._note_end(rank)
+                self._members.note_end(rank, self._state.membership)
         if isinstance(event, Connected | HostLost | MpirunStarted):
             self._take_over_failures()
         if isinstance(event, PromptShown | PromptOver | Exited):
@@ -335,22 +327,12 @@ class Supervisor:
             self._router.show_prompt_of(self._job.stdin.rank if has_prompt else None)
         if self._state.phase is not Phase.RUNNING:
             self._mpirun.stop_starting()
-            self._tell_hosts(protocol.STOP_STARTING)
+            self._hosts.tell(protocol.STOP_STARTING)
         for action in actions:
-            self._act(action)
-
-    def _with_instances(self, usage: UsageMeasured) -> UsageMeasured:
-        """Return a measurement with instances, not with ranks in their generation."""
-        present = self._state.membership
-        if not present.generation:
-            return usage
-        missing, members = (
-            tuple(
-                present.members[rank] for rank in ranks if rank < len(present.members)
-            )
-            for ranks in (usage.missing, usage.members)
-        )
-        return replace(usage, missing=missing, members=members)
+            if isinstance(action, stopping.Action):
+                self._act(action)
+            else:
+                self._members.act(action)
 
     def _take_over_failures(self) -> None:
         """Let the launcher of an elastic job go on after failures of shims.
@@ -364,30 +346,10 @@ class Supervisor:
         if are_known and is_running and not self._job.reform_refusal:
             self._mpirun.send_signal(signal.SIGUSR1)
 
-    def _note_end(self, rank: int) -> None:
-        """Let all instances know that one has ended."""
-        self._tell_hosts(protocol.NOTE_END, rank)
-        present = self._state.membership
-        if present.generation and rank in present.members:
-            place = present.members.index(rank)
-            self._tell_hosts(protocol.NOTE_LEFT, present.generation, place)
-
-    def _act(self, action: stopping.Action | membership.Answer) -> None:
+    def _act(self, action: stopping.Action) -> None:
         match action:
-            case membership.TellMember(rank=rank, kind=kind, value=value):
-                self._tell_member(rank, kind, value)
-            case membership.BeginGeneration():
-                self._begin_generation(action)
-            case membership.StartAgain(rank=rank):
-                self._to_start.append(rank)
-            case membership.KillInstance(rank=rank):
-                self._host_of(rank).tell(protocol.KILL_INSTANCE, rank)
-            case membership.SuspectHosts(ranks=missing):
-                for host in self._hosts:
-                    if not {*missing}.isdisjoint(host.ranks):
-                        host.suspect_loss()
             case stopping.TellHosts(kind=kind, values=values):
-                self._tell_hosts(kind, *values)
+                self._hosts.tell(kind, *values)
             case stopping.SignalMpirun(signal=number):
                 self._mpirun.send_signal(number)
             case stopping.ShowStacks():
@@ -397,46 +359,8 @@ class Supervisor:
                 ranks = sorted(self._state.connected - lost)
                 self._stacks.start(ranks, time.monotonic())
 
-    def _tell_member(self, rank: int, kind: int, value: Any) -> None:
-        is_sentence = kind == protocol.REFORM_REFUSED
-        content = value.encode() if is_sentence else codec.json_field(value)
-        self._host_of(rank).tell(protocol.TELL_MEMBER, rank, kind, content)
-
-    def _begin_generation(self, new: membership.BeginGeneration) -> None:
-        """Send the members of a generation their variables, and report the change."""
-        head = {"generation": new.generation, "why": new.why}
-        for rank, environ in self._environs(new).items():
-            value = {**head, "environ": environ}
-            self._tell_member(rank, protocol.REFORMED, value)
-        changed = MembersChanged(
-            generation=new.generation,
-            members=new.members,
-            lost=new.lost,
-            added=new.added,
-            why=new.why,
-            seconds=new.seconds,
-        )
-        self._emit(changed)
-
-    def _start_again(self) -> None:
-        """Start the programs of instances again whose streams have ended."""
-        for rank in [r for r in self._to_start if not self._streams.has_open(r)]:
-            self._to_start.remove(rank)
-            # Its host may be lost by now, or the last member have ended.
-            may_run = rank in self._state.membership.living
-            if self._state.phase is Phase.RUNNING and may_run:
-                self._emit(StartedAgain(rank=rank))
-                self._host_of(rank).tell(protocol.START_AGAIN, rank)
-
-    def _tell_hosts(self, kind: int, *values: int) -> None:
-        for host in self._hosts:
-            host.tell(kind, *values)
-
-    def _host_of(self, rank: int) -> HostLink:
-        return next(host for host in self._hosts if rank in host.ranks)
-
     def _ask_for_stacks(self, rank: int, pid: int) -> None:
-        self._host_of(rank).tell(protocol.SHOW_STACKS_OF, rank, pid)
+        self._hosts.of(rank).tell(protocol.SHOW_STACKS_OF, rank, pid)
 
     def _look_at_groups(self, now: float) -> None:
         """Measure now and then who waits in process groups of torch."""
@@ -464,7 +388,7 @@ class Supervisor:
             self._emit(growth)
 
     def _measure(self) -> None:
-        self._tell_hosts(protocol.MEASURE)
+        self._hosts.tell(protocol.MEASURE)
 
     def _say(self, sentence: str) -> None:
         self._router.say(f"poprun: {sentence}\n")
@@ -486,7 +410,7 @@ class Supervisor:
             elif number in ENDING_SIGNALS:
                 self._emit(self._interruption(number))
             elif number in PASSED_ON:
-                self._tell_hosts(protocol.SIGNAL, number)
+                self._hosts.tell(protocol.SIGNAL, number)
             elif number == signal.SIGTSTP:
                 self._pause()
             elif number == signal.SIGWINCH:
@@ -516,7 +440,7 @@ class Supervisor:
     def _pause(self, number: int = signal.SIGSTOP) -> None:
         self._router.hide_status()
         # SIGSTOP, because SIGTSTP does not reach the leader of another session.
-        self._tell_hosts(protocol.SIGNAL, signal.SIGSTOP)
+        self._hosts.tell(protocol.SIGNAL, signal.SIGSTOP)
         if self._search is not None:
             self._search.send_signal(signal.SIGSTOP)
         # A shell continues a stopped job that it kills: poprun must not stop again.
@@ -526,7 +450,7 @@ class Supervisor:
             # Continued by "bg", it may not let an instance read what the shell reads.
             wait_until_readable(0, ENDING_SIGNALS)
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-        self._tell_hosts(protocol.SIGNAL, signal.SIGCONT)
+        self._hosts.tell(protocol.SIGNAL, signal.SIGCONT)
         if self._search is not None:
             self._search.send_signal(signal.SIGCONT)
 
@@ -536,7 +460,7 @@ class Supervisor:
         terminals = self._job.terminals
         if terminals.stdout or terminals.stderr:
             self._streams.resize(terminals.size())
-            self._tell_hosts(protocol.SIGNAL, signal.SIGWINCH)
+            self._hosts.tell(protocol.SIGNAL, signal.SIGWINCH)
 
     def _read_stdin(self) -> None:
         if os.isatty(0) and not is_foreground(0):
