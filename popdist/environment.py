@@ -71,6 +71,9 @@ RESTART_COUNT = "POPDIST_RESTART_COUNT"
 # Set in an instance that poprun adds to a running job: the other variables of its place
 # are not valid before it has joined, by popdist/generations.py.
 ELASTIC_JOINS = "POPDIST_ELASTIC_JOINS"
+# Set after a change of members: the number in poprun's attempt of each member, in the
+# order of their ranks, with commas. The other variables have the ranks.
+ELASTIC_MEMBERS = "POPDIST_ELASTIC_MEMBERS"
 # Set in the instance that --pdb names, until its first Python has read it.
 PDB = "POPDIST_PDB"
 
@@ -85,6 +88,7 @@ JOB_VARIABLES = (
     ENDED_INSTANCES,
     RESTART_COUNT,
     ELASTIC_JOINS,
+    ELASTIC_MEMBERS,
     PDB,
 )
 

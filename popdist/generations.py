@@ -79,6 +79,8 @@ class Generations:
     def _begin(self, refusal: str | None) -> None:
         # Why the job cannot re-form; "" if it can. None before poprun was asked.
         self._refusal = refusal
+        # Whether poprun knows this process as one that can re-form; it stays true.
+        self.is_known = False
         self._connection: ControlConnection | None = None
         # Changes that poprun has announced since the last re-forming.
         self._changes: list[Change] = []
@@ -113,7 +115,8 @@ class Generations:
                 "poprun has not started this process, so its job cannot re-form. Start "
                 "it with poprun, --mpirun local and --min-instances."
             )
-        index = whole_number(environ, env.OMPI_RANK)
+        # A process that a member has started after a change has its variables.
+        index = instance_of_rank(environ, whole_number(environ, env.OMPI_RANK))
         connection: ControlConnection | None = None
         try:
             connection = ControlConnection(environ, _KNOWN_SECONDS)
@@ -131,6 +134,7 @@ class Generations:
             connection.close()
             return refusal
         self._connection, self.current = connection, generation
+        self.is_known = True
         return ""
 
     def pending(self) -> Change | None:
@@ -227,28 +231,46 @@ class Generations:
                 self._end(error)
             self._leaves = True
 
+    def await_loss(self, seconds: float) -> bool:
+        """Wait so long until poprun tells of a loss, and return whether it has."""
+
+        def is_told() -> bool:
+            return any(change.kind == LOST for change in self._changes)
+
+        return self._await(is_told, seconds)
+
     def _await_answer(self, timeout: float) -> Reformed | str:
-        """Return the answer to REFORM, which another thread may read."""
+        """Return the answer to REFORM."""
+        if not self._await(lambda: self._answer is not None, timeout):
+            self.check({})
+            raise CollectiveTimeoutError(
+                f"Other instances have not re-formed within {timeout:g} s. Look above "
+                "for their last output. If they were only slow, raise POPDIST_TIMEOUT."
+            )
+        assert self._answer is not None
+        return self._answer
+
+    def _await(self, has_come: Callable[[], bool], seconds: float) -> bool:
+        """Wait for a message, which another thread may read.
+
+        Return False if it does not come in time, or cannot come any more.
+        """
         # Not above, as in _register().
         import select
 
-        until = monotonic() + timeout
+        until = monotonic() + seconds
         while True:
             with self._lock:
                 self._read()
-                if self._answer is not None:
-                    return self._answer
-                self.check({})
-                assert self._connection is not None
+                if has_come():
+                    return True
+                if self._connection is None:
+                    return False
                 poll = select.poll()
                 poll.register(self._connection, select.POLLIN)
             left = until - monotonic()
             if left <= 0:
-                raise CollectiveTimeoutError(
-                    f"Other instances have not re-formed within {timeout:g} s. Look "
-                    "above for their last output. If they were only slow, raise "
-                    "POPDIST_TIMEOUT."
-                )
+                return False
             poll.poll(min(left, _WAIT_SECONDS) * 1000)
 
     def _reserve_port(self) -> int:
@@ -289,6 +311,13 @@ def ensure_joined(environ: MutableMapping[str, str], timeout: float) -> bool:
     if joins:
         GENERATIONS.join(environ, timeout)
     return joins
+
+
+def instance_of_rank(environ: Mapping[str, str], rank: int) -> int:
+    """Return the number in poprun's attempt of the member with this rank."""
+    members = environ.get(env.ELASTIC_MEMBERS, "").split(",")
+    # The processes of a group that the program has numbered may be more.
+    return int(members[rank] or rank) if rank < len(members) else rank
 
 
 # Any: the values of JSON.

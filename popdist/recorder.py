@@ -25,7 +25,7 @@ class ProcessRecorder:
 
     Args:
         folder: Where its files are made.
-        rank: This process in the job.
+        rank: The number of this instance in poprun's attempt.
 
     Raises:
         SettingError: No file can be made there.
@@ -46,8 +46,14 @@ class ProcessRecorder:
             realtime=time_ns(),
         )
 
-    def add_group(self, transport: "Transport", purpose: str) -> None:
-        """Record all further calls of a group. Its members have met."""
+    def add_group(
+        self, transport: "Transport", purpose: str, members: Sequence[int]
+    ) -> None:
+        """Record all further calls of a group. Its members have met.
+
+        Args:
+            members: Their numbers in poprun's attempt.
+        """
         # Not above: a process without groups needs no engine.
         from popdist.engine import _core
 
@@ -66,7 +72,7 @@ class ProcessRecorder:
             group=number,
             id=transport.identity,
             purpose=purpose,
-            members=transport.instances,
+            members=members,
         )
         transport.record_to(self._calls, number)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from popdist import transports
 from popdist.claim import Claim
 from popdist.errors import GroupUnusableError, PeerLostError
-from popdist.generations import GENERATIONS, LOST, ensure_joined
+from popdist.generations import GENERATIONS, LOST, ensure_joined, instance_of_rank
 from popdist.job import Job, Place
 from popdist.settings import Settings
 
@@ -103,7 +103,8 @@ class Session:
         # Not above: few jobs are traced.
         from popdist.recorder import ProcessRecorder
 
-        return ProcessRecorder(self.settings.trace, self.job.place.rank)
+        index = instance_of_rank(self.environ, self.job.place.rank)
+        return ProcessRecorder(self.settings.trace, index)
 
     def job_hosts(self) -> "JobHosts":
         """Return the hosts of this job's instances.
@@ -280,7 +281,8 @@ class Session:
         meet_members = transports.meet_members_of(place, self.job_hosts)
         transport = meet_members(meeting, simd=self.settings.simd)
         if self.recorder is not None:
-            self.recorder.add_group(transport, purpose)
+            members = [instance_of_rank(self.environ, i) for i in transport.instances]
+            self.recorder.add_group(transport, purpose, members)
         # On several hosts, the thread of the links waits.
         if meeting.ended_file and self.job.place.on_one_host:
             wait_for_lost_at_exit(self.job.place.rank, meeting.ended_file)
@@ -437,6 +439,10 @@ class Session:
             self._cells = {}
         # The parent's, perhaps in the middle of its first meeting.
         self._claim.release()
+        if self._links_listener is not None:
+            # Otherwise others could connect to it when the parent has died.
+            self._links_listener.close()
+            self._links_listener = None
         # The files are the parent's.
         self.__dict__.pop("recorder", None)
 

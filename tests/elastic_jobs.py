@@ -19,7 +19,7 @@ from textwrap import dedent
 from typing import Any, NamedTuple
 
 from popdist import generations as messages
-from popdist.environment import ELASTIC_JOINS, Instance
+from popdist.environment import ELASTIC_JOINS, ELASTIC_MEMBERS, Instance
 from poprun.wire.protocol import Decoder, pack
 from tests.jobs import PROLOGUE, ROOT
 
@@ -196,7 +196,9 @@ class Coordinator:
             local_instance_index=local_rank,
         )
         several = len(names) > 1
+        members = ",".join(map(str, indices)) if self.generation else None
         return {
+            ELASTIC_MEMBERS: members,
             **instance.encode(),
             "POPDIST_CONTROL": f"@{self._name}/{self._key}",
             "POPDIST_ARENA": f"{self._arena}-{host}",

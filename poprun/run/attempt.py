@@ -260,7 +260,10 @@ class _RunningAttempt:
         links_port, store_port = new.ports[new.members[0]]
         attempt = new_generation(self._plan.attempt, links_port, store_port)
         variables = generation_variables(self._plan, new.members, attempt)
-        more = {env.ENDED_INSTANCES: self._job.ended_file(new.generation)}
+        more = {
+            env.ENDED_INSTANCES: self._job.ended_file(new.generation),
+            env.ELASTIC_MEMBERS: ",".join(map(str, new.members)),
+        }
         pairs = zip(new.members, variables, strict=True)
         return {member: {**own, **more} for member, own in pairs}
 

@@ -51,7 +51,7 @@ def test_each_call_is_recorded_with_its_times_and_waits(tmp_path: Path) -> None:
         group = me.join()
         group.barrier()
         recorder = ProcessRecorder(os.fspath(tmp_path), me.rank)
-        recorder.add_group(group.transport, "tests")
+        recorder.add_group(group.transport, "tests", group.transport.instances)
         if me.rank:
             me.hear()
         group.all_reduce(ONES, "max", out=ONES.copy())
@@ -91,7 +91,7 @@ def test_what_a_process_was_in_when_it_was_killed_is_recorded(tmp_path: Path) ->
     def member(me: Me) -> None:
         group = me.join()
         recorder = ProcessRecorder(os.fspath(tmp_path), me.rank)
-        recorder.add_group(group.transport, "tests")
+        recorder.add_group(group.transport, "tests", group.transport.instances)
         with_end = recorder.begin_span("whole")
         recorder.end_span(with_end)
         recorder.begin_span("step")
@@ -129,7 +129,7 @@ def test_calls_beyond_the_room_of_a_file_are_counted(
     monkeypatch.setattr(records, "MOST_RECORDS", 20000)
     group = group_of("alone", 0, 1)
     recorder = ProcessRecorder(os.fspath(tmp_path), 0)
-    recorder.add_group(group.transport, "tests")
+    recorder.add_group(group.transport, "tests", group.transport.instances)
     for _ in range(20005):
         group.barrier()
     recorder.close([])

@@ -4,7 +4,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -14,15 +14,16 @@ from popdist import generations
 from popdist.control import pack
 from popdist.errors import ElasticError
 from popdist.generations import Generations
+from poprun.wire.protocol import Decoder
 from tests.jobs import environments
 
 
 class Job:
     """An instance whose job can re-form; a test sends it the messages of poprun."""
 
-    def __init__(self) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         name = f"test-{os.getpid()}-{secrets.token_hex(8)}"
-        self.environ = environments([1])[0] | {"POPDIST_CONTROL": f"@{name}/key"}
+        self.environ = {**environ, "POPDIST_CONTROL": f"@{name}/key"}
         self.generations = Generations()
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
@@ -35,6 +36,8 @@ class Job:
             answer = json.dumps({"generation": 0, "refusal": ""}).encode()
             self._poprun.sendall(pack(generations.ELASTIC_KNOWN, answer))
             assert refusal.result() == ""
+        # What the instance has told: the version, the key and its number.
+        [(_, self.told)] = Decoder().feed(self._poprun.recv(1000))
 
     def send(self, *messages: tuple[int, dict[str, object]]) -> None:
         """Send messages which arrive together."""
@@ -52,7 +55,7 @@ class Job:
 
 @pytest.fixture
 def job() -> Iterator[Job]:
-    with closing(Job()) as job:
+    with closing(Job(environments([1])[0])) as job:
         yield job
 
 
@@ -109,3 +112,31 @@ def test_a_sentence_says_that_poprun_has_ended(job: Job) -> None:
 
     with pytest.raises(ElasticError, match=r"it has ended, or does not know this job"):
         job.generations.reform(job.environ, 100, lambda: None)
+
+
+def test_a_process_that_a_member_starts_tells_the_number_of_its_instance(
+    job: Job,
+) -> None:
+    variables = {"OMPI_COMM_WORLD_RANK": "1", "POPDIST_ELASTIC_MEMBERS": "3,0"}
+    reformed = {"generation": 1, "why": "", "environ": variables}
+    job.send((generations.REFORMED, reformed))
+    job.generations.reform(job.environ, 100, lambda: None)
+
+    with closing(Job(job.environ)) as started:
+        assert started.environ["OMPI_COMM_WORLD_RANK"] == "1"
+        assert started.told == job.told == [b"1", b"key", b"0"]
+
+
+def test_a_wait_for_a_loss_ends_when_poprun_tells_of_it_or_ends(job: Job) -> None:
+    job.send(change("added"))
+    assert not job.generations.await_loss(0.01)
+
+    with ThreadPoolExecutor(1) as threads:
+        is_lost = threads.submit(job.generations.await_loss, 100)
+        job.send(change("lost"))
+        assert is_lost.result()
+
+    job.send(REFORMED)
+    job.generations.reform(job.environ, 100, lambda: None)
+    job.close_poprun()
+    assert not job.generations.await_loss(100)
