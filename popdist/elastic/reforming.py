@@ -1,6 +1,7 @@
 """A process leaves its groups, waits for the new members, and begins anew."""
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -59,23 +60,46 @@ def refusal() -> str:
     return GENERATIONS.refusal(os.environ)
 
 
-def check_members() -> None:
-    """Raise an error if the members change. All members must call it.
+def check_members(members: tuple[int, ...] | None = None) -> None:
+    """Raise an error if the members of the job change.
+
+    Args:
+        members: The instances that call it; by default all members.
 
     Raises:
         MembersChangedError: Instances are to join the job; on all members.
         PeerLostError: Instances have ended.
+        ElasticError: Only some members can re-form; on all members.
     """
-    if refusal():
+    why = refusal()
+    # One that could re-form once calls it with the others, even if it cannot any more.
+    if not GENERATIONS.is_known:
         return
-    change = GENERATIONS.pending()
+    change = None if why else GENERATIONS.pending()
     if change is not None and change.kind == LOST:
         raise PeerLostError(change.why)
-    is_told = np.array([change is not None and change.kind == ADDED])
-    group = STATE.group("replicas", STATE.job.members)
-    if group.all_reduce(is_told, "max")[0]:
+    is_told = change is not None and change.kind == ADDED
+    group = STATE.group("replicas", members or STATE.job.members)
+    flags = group.all_reduce(np.array([is_told, bool(why), not why]), "max")
+    is_one_told, one_cannot, one_can = flags.tolist()
+    check_refusals([one_cannot, not one_can])
+    if is_one_told:
         raise MembersChangedError(
             change.why if change else "poprun has told another instance of new members."
+        )
+
+
+def check_refusals(refused: Sequence[bool]) -> None:
+    """Raise ElasticError if some members of a job can re-form, and others cannot.
+
+    Args:
+        refused: Whether they cannot, the same on all members: then all get the error.
+    """
+    if any(refused) and not all(refused):
+        raise ElasticError(
+            refusal()
+            or "Another instance of this job cannot re-form, and its error says why. "
+            "All must be able to, so the job cannot go on."
         )
 
 

@@ -6,7 +6,16 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from popdist.elastic.reforming import reform_after, refusal
 from popdist.elastic.state import State
-from popdist.errors import GroupUnusableError, MembersChangedError, PeerLostError
+from popdist.errors import (
+    ElasticError,
+    GroupUnusableError,
+    MembersChangedError,
+    PeerLostError,
+)
+from popdist.generations import GENERATIONS
+
+# How much later than an error poprun may tell of the loss that has caused it.
+_TOLD_SECONDS = 1.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,7 +47,7 @@ def run(
             except MembersChangedError:
                 pass
             except Exception as error:
-                if not is_loss(error):
+                if not means_loss(error):
                     raise
                 if why := refusal():
                     error.add_note(why)
@@ -49,6 +58,17 @@ def run(
             reform_after(lost)
 
     return run_again
+
+
+def means_loss(error: Exception) -> bool:
+    """Return whether an error counts as a loss.
+
+    Other libraries, such as gloo, raise errors that do not tell what has happened. They
+    count if poprun tells of a loss, which may take a moment longer than the error.
+    """
+    if is_loss(error):
+        return True
+    return not isinstance(error, ElasticError) and GENERATIONS.await_loss(_TOLD_SECONDS)
 
 
 def is_loss(error: BaseException) -> bool:

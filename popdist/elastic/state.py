@@ -7,12 +7,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from popdist.elastic.objects import broadcast_object
-from popdist.elastic.reforming import check_members, refusal
-from popdist.errors import MismatchError
+from popdist.elastic.reforming import check_members, check_refusals, refusal
+from popdist.errors import ElasticError, MismatchError
+from popdist.generations import GENERATIONS
 from popdist.session import STATE
 
 # The number of the commit of a member that has synchronised with no other one.
 _NONE = -1
+LOST_STATE = (
+    "All instances that had the state of this job have ended before those that joined "
+    "them later received it. Start the job again from a checkpoint. With "
+    "--max-restarts, poprun starts it again."
+)
 
 
 class Kept:
@@ -134,11 +140,17 @@ class State:
 
         Raises:
             MismatchError: The members have objects of other names.
+            ElasticError: The members that had the values have ended, or only some
+                members can re-form.
         """
         group = STATE.group("replicas", STATE.job.members)
-        rows = group.all_gather(np.array([self._number], np.int64))
-        numbers = [int(row[0]) for row in rows]
+        own = self._number, GENERATIONS.joined, bool(refusal())
+        rows = group.all_gather(np.array(own, np.int64))
+        numbers, joined, refused = np.array(rows).T.tolist()
+        check_refusals(refused)
         newest = max(numbers)
+        if newest == _NONE and min(joined):
+            raise ElasticError(LOST_STATE)
         if len(numbers) > 1:
             root = numbers.index(newest)
             contents = broadcast_object(group, self._contents, root)

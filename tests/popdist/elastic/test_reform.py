@@ -1,5 +1,6 @@
 """Instances re-form among those that are left, and those that join."""
 
+import json
 import signal
 import time
 from collections.abc import Sequence
@@ -46,6 +47,20 @@ def test_the_instances_that_are_left_go_on_as_the_members(tmp_path: Path) -> Non
         ["0 3.0 3.0", "(1,)", "1 1 2.0 2.0"],
     ]
     assert [one.err for one in ended] == ["", "", ""]
+
+
+def test_traces_name_instances_by_the_numbers_that_poprun_shows(
+    tmp_path: Path,
+) -> None:
+    traced = {"POPDIST_TRACE": str(tmp_path)}
+    with Coordinator(tmp_path, [3], BODY, environ=traced) as job:
+        job.finish()
+
+    [notes] = tmp_path.glob("2-*.notes")
+    kinds = [json.loads(line) for line in notes.read_text().splitlines()]
+    assert [note["rank"] for note in kinds if note["kind"] == "process"] == [2]
+    members = [note["members"] for note in kinds if note["kind"] == "group"]
+    assert members == [[0, 1, 2], [0, 2]]
 
 
 def test_an_instance_that_is_added_joins_at_the_next_commit(tmp_path: Path) -> None:
@@ -241,3 +256,98 @@ def test_registered_communicators_and_old_groups_end_with_their_generation(
     # The second call of instance 0 has no counterpart.
     assert first[3] == reason
     assert first[4] == second[3] == "[2.0, 2.0]"
+
+
+@pytest.mark.parametrize("call", ["sync", "commit"])
+def test_all_members_get_an_error_if_one_of_them_cannot_re_form(
+    tmp_path: Path, call: str
+) -> None:
+    body = f"""
+    from popdist import elastic
+    from popdist.generations import GENERATIONS
+    state = elastic.State(step=0)
+    if {call == "commit"}:
+        state.sync()
+    if rank == 1:
+        GENERATIONS._end(OSError(0, "its socket is gone"))
+    try:
+        state.{call}()
+    except popdist.ElasticError as error:
+        print(error)
+    print(popdist.instance_group().all_reduce(np.ones(1)).tolist())
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        ended = job.finish()
+
+    assert [one.out for one in ended] == [
+        "Another instance of this job cannot re-form, and its error says why. All must "
+        "be able to, so the job cannot go on.\n[2.0]\n",
+        "The job cannot re-form any more, because poprun cannot be asked: its socket "
+        "is gone.\n[2.0]\n",
+    ], ended
+
+
+def test_an_instance_that_never_had_the_state_does_not_begin_from_zero(
+    tmp_path: Path,
+) -> None:
+    body = """
+    from popdist import elastic
+    index = int(os.environ["TEST_INDEX"])
+
+    class State(elastic.State):
+        def sync(self):
+            if index == 0 and elastic.generation() == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            super().sync()
+
+    @elastic.run
+    def train(state):
+        while True:
+            popdist.instance_group().all_reduce(np.ones(1))
+            state.commit()
+
+    train(State(step=0))
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        job.kill(1)
+        wait_until(lambda: job.generation == 1)
+        job.add(1)
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [-9, -9, 1], ended
+    assert ended[2].err.splitlines()[-1] == (
+        "popdist.errors.ElasticError: All instances that had the state of this job "
+        "have ended before those that joined them later received it. Start the job "
+        "again from a checkpoint. With --max-restarts, poprun starts it again."
+    )
+
+
+def test_a_child_of_instance_0_does_not_listen_in_its_place(tmp_path: Path) -> None:
+    body = """
+    import socket
+    from popdist import elastic
+
+    def listening():
+        count = 0
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            try:
+                with socket.socket(fileno=os.dup(fd)) as sock:
+                    option = socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+                    count += sock.getsockopt(*option)
+            except OSError:
+                continue
+        return count
+
+    elastic.reform()
+    if rank == 0:
+        print(listening(), flush=True)
+        if os.fork() == 0:
+            print(listening(), flush=True)
+            os._exit(0)
+        os.wait()
+    print(popdist.instance_group().all_reduce(np.ones(1)).tolist())
+    """
+    with Coordinator(tmp_path, [1, 1], body) as job:
+        ended = job.finish()
+
+    assert [one.out for one in ended] == ["1\n0\n[2.0]\n", "[2.0]\n"], ended

@@ -87,6 +87,72 @@ def test_ranks_go_on_without_one_that_ends_and_then_with_a_new_one(
     ]
 
 
+# Instance 0 dies when a new instance 1 has joined, which has not received the state.
+LOST = """
+import popdist.sdk
+popdist.sdk.install()
+import torch
+import horovod.torch as hvd
+from popdist import elastic
+
+hvd.init()
+
+class State(hvd.elastic.ObjectState):
+    def sync(self):
+        if os.environ["TEST_INDEX"] == "0" and elastic.generation() == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().sync()
+
+@hvd.elastic.run
+def train(state):
+    while True:
+        hvd.allreduce(torch.ones(1))
+        state.commit()
+
+train(State(step=0))
+"""
+
+
+def test_a_rank_that_never_had_the_state_does_not_begin_from_zero(
+    tmp_path: Path,
+) -> None:
+    with Coordinator(tmp_path, [2], LOST, environ={"OMP_NUM_THREADS": "1"}) as job:
+        wait_until(lambda: all(one.connection for one in job.living()))
+        job.kill(1)
+        wait_until(lambda: job.generation == 1)
+        job.add(1)
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [-9, -9, 1], ended
+    last = ended[2].err.splitlines()[-1]
+    assert last.startswith(
+        "popdist.errors.ElasticError: All instances that had the state of this job "
+    )
+
+
+def test_only_the_ranks_commit_a_state(tmp_path: Path) -> None:
+    over = tmp_path / "over"
+    body = f"""
+    import popdist.sdk
+    popdist.sdk.install()
+    import torch
+    import horovod.torch as hvd
+
+    if rank < 2:
+        hvd.init([0, 1])
+        hvd.elastic.ObjectState(step=0).commit()
+        print("committed")
+    while not os.path.exists({str(over)!r}):
+        time.sleep(0.01)
+    """
+    with Coordinator(tmp_path, [3], body) as job:
+        wait_until(lambda: all("committed" in job.output(i) for i in range(2)))
+        over.touch()
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [0, 0, 0], ended
+
+
 def test_a_state_is_shared_kept_and_restored() -> None:
     def rank(me: int) -> Any:
         model = nn.Linear(1, 1, bias=False)

@@ -45,8 +45,9 @@ class HorovodBasics:
         # None before init().
         self._sets: RegisteredSets | None = None
         self._timeline: Timeline | None = None
-        # The generation of an elastic job in which this process joined it.
-        self._joined: int | None = None
+        # Whether this process has a state that ranks have shared in elastic.run(); and
+        # whether no rank has one, because those that had it have ended.
+        self.has_state = self.has_lost_state = False
 
     def init(
         self,
@@ -141,6 +142,14 @@ class HorovodBasics:
         """Return whether all hosts have the same number of ranks."""
         return len(set(map(len, self._initialized().ranks_of_hosts()))) == 1
 
+    def instances(self) -> tuple[int, ...]:
+        """Return the instances that are ranks, in their own order.
+
+        Before init() these are all of the job.
+        """
+        sets = self._sets
+        return tuple(sorted(sets.instances)) if sets else STATE.job.members
+
     def mpi_threads_supported(self) -> bool:
         """Return whether other uses of MPI may be mixed with Horovod's calls.
 
@@ -226,15 +235,17 @@ class HorovodBasics:
         """Return the instances in the order of the ranks: in an elastic job by age.
 
         Programs for Horovod broadcast from rank 0, so that must not be a new instance.
+        One may have joined, and not have received the state when the others ended.
         """
-        generation = GENERATIONS.current
-        if self._joined is None:
-            self._joined = generation
-        if generation == 0 or len(instances) == 1:
+        if GENERATIONS.current == 0:
             return instances
         with internal_errors(), STATE.group("horovod ages", instances) as group:
-            ages = group.all_gather(np.array([self._joined]))
-        return tuple(sorted(instances, key=lambda i: int(ages[instances.index(i)][0])))
+            own = np.array([not self.has_state, GENERATIONS.joined])
+            ages = [tuple(row.tolist()) for row in group.all_gather(own)]
+        youth = dict(zip(instances, ages, strict=True))
+        has_none, joined = min(ages)
+        self.has_lost_state = bool(has_none and joined)
+        return tuple(sorted(instances, key=lambda instance: youth[instance]))
 
     def _initialized(self) -> RegisteredSets:
         """Return the process sets.

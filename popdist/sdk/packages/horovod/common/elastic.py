@@ -2,13 +2,15 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import wraps
 from typing import Any
 
 from popdist import elastic
 from popdist.elastic.reforming import check_members
-from popdist.elastic.repeating import is_loss
+from popdist.elastic.repeating import is_loss, means_loss
+from popdist.elastic.state import LOST_STATE
 from popdist.errors import (
     CollectiveTimeoutError,
     ElasticError,
@@ -79,7 +81,7 @@ class State:
         """
         with internal_errors():
             try:
-                check_members()
+                check_members(BASICS.instances())
             except MembersChangedError as error:
                 raise HostsUpdatedInterrupt from error
 
@@ -200,12 +202,17 @@ class ObjectState(State):
             setattr(self, name, value)
 
 
-def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..., Any]:
+def run_fn(
+    func: Callable[..., Any],
+    reset: Callable[[], object],
+    errors: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Callable[..., Any]:
     """Return a function that calls `func` again after each change of ranks.
 
     Args:
         func: A function of a State, and of other arguments.
         reset: Connects to the new ranks.
+        errors: Turns errors of a framework into Horovod's.
     """
 
     @wraps(func)
@@ -214,14 +221,18 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
         must_sync = True
         while True:
             try:
-                if cause is not None:
-                    _reset_after(cause, reset)
-                    state.on_reset()
-                    cause = None
-                if must_sync:
-                    state.sync()
-                return func(state, *args, **kwargs)
-            except (HorovodInternalError, PeerLostError) as error:
+                with errors():
+                    if cause is not None:
+                        _reset_after(cause, reset)
+                        state.on_reset()
+                        cause = None
+                    if must_sync:
+                        _sync(state)
+                    return func(state, *args, **kwargs)
+            except HostsUpdatedInterrupt as interrupt:
+                logger.warning("The training continues on other ranks.")
+                cause, must_sync = interrupt, not interrupt.skip_sync
+            except Exception as error:
                 _check_recoverable(error)
                 logger.warning(
                     "The training continues from the state that was committed last, "
@@ -231,11 +242,20 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                 )
                 state.restore()
                 cause, must_sync = error, True
-            except HostsUpdatedInterrupt as interrupt:
-                logger.warning("The training continues on other ranks.")
-                cause, must_sync = interrupt, not interrupt.skip_sync
 
     return run_again
+
+
+def _sync(state: State) -> None:
+    """Share the state of rank 0.
+
+    Raises:
+        ElasticError: The ranks that had a state have ended.
+    """
+    if BASICS.has_lost_state:
+        raise ElasticError(LOST_STATE)
+    state.sync()
+    BASICS.has_state = True
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -247,10 +267,10 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     Outside of an elastic job the error of a lost rank leaves the function.
     """
-    return run_fn(func, _reset_ranks)
+    return run_fn(func, reset_ranks)
 
 
-def _reset_ranks() -> None:
+def reset_ranks() -> None:
     """Connect to the ranks that there are now."""
     BASICS.shutdown()
     if not elastic.refusal():
@@ -266,9 +286,12 @@ def _reset_after(cause: BaseException, reset: Callable[[], object]) -> None:
         raise error from cause
 
 
-def _check_recoverable(error: BaseException) -> None:
+def _check_recoverable(error: Exception) -> None:
     """Raise an error after which other ranks would not help, or cannot be had."""
+    is_horovods = isinstance(error, HorovodInternalError | PeerLostError)
     if isinstance(error.__cause__, MismatchError):
+        raise error
+    if not is_horovods and not means_loss(error):
         raise error
     is_silence = isinstance(error.__cause__, CollectiveTimeoutError)
     if (is_loss(error) or is_silence) and (why := elastic.refusal()):

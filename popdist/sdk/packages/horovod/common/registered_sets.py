@@ -36,7 +36,7 @@ class RegisteredSets:
             instances: The instance of each rank.
             cycle: How many seconds to collect requests that nothing waits for.
         """
-        self._instances = instances
+        self.instances = instances
         self._cycle = cycle
         self._make_carrier = make_carrier
         self.dynamic = dynamic
@@ -51,7 +51,7 @@ class RegisteredSets:
         """Register the set of all ranks, and others; of equal ones the first counts."""
         if self.size < STATE.job.place.size:
             with internal_errors():
-                start_links(tuple(self._instances))
+                start_links(tuple(self.instances))
         self._register(global_process_set, range(self.size))
         self.negotiator(global_process_set)
         for ranks in process_sets:
@@ -144,7 +144,7 @@ class RegisteredSets:
     def ranks_of_hosts(self) -> list[list[int]]:
         """Return the ranks on each host that has some, by the first of them."""
         hosts, ranks = host_numbers(), defaultdict[int, list[int]](list)
-        for rank, instance in enumerate(self._instances):
+        for rank, instance in enumerate(self.instances):
             ranks[hosts[instance]].append(rank)
         return list(ranks.values())
 
@@ -175,7 +175,7 @@ class RegisteredSets:
     def _make_negotiator(self, process_set: ProcessSet) -> Negotiator:
         ranks = process_set.ranks or []
         settings = STATE.settings
-        members = tuple(self._instances[rank] for rank in ranks)
+        members = tuple(self.instances[rank] for rank in ranks)
         with internal_errors():
             group = STATE.group(f"horovod{process_set.process_set_id}", members)
         agreement = Agreement(ranks, program="horovod", noun="rank")

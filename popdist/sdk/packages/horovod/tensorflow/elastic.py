@@ -1,7 +1,6 @@
 """Horovod's elastic interface for TensorFlow: states of variables and of models."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,8 @@ from popdist.engine.calls.array_rows import Array
 
 from ..common import elastic
 from ..common.calls.objects import ARRAY_CALLS
-from ..common.elastic import ObjectState, State, StateHandler
+from ..common.elastic import ObjectState, StateHandler
+from ..common.elastic import State as State
 from ..common.process_sets import global_process_set
 from .errors import errors_of_graphs
 
@@ -127,13 +127,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     See horovod.common.elastic.run(). Calls in graphs may be the function's, too.
     """
-
-    @wraps(func)
-    def with_errors(state: State, *args: Any, **kwargs: Any) -> Any:
-        with errors_of_graphs():
-            return func(state, *args, **kwargs)
-
-    return elastic.run(with_errors)
+    return elastic.run_fn(func, elastic.reset_ranks, errors_of_graphs)
 
 
 def _weights_of(model: Any) -> Sequence[Any]:

@@ -13,7 +13,7 @@ from tests.popdist.sdk.horovod.tensorflow.ranks import hvd, results
 # isort: split
 import horovod.keras
 import horovod.tensorflow.keras as hvd_keras
-from horovod.common.exceptions import HostsUpdatedInterrupt
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -102,3 +102,27 @@ def test_callbacks_keep_the_batch_and_the_epoch_and_commit() -> None:
     after_an_epoch = [(0, 1), (0, 3), (1, 0)]
     again = [(1, 1), (1, 3), (2, 0)]
     assert results(1, rank) == [[*after_an_epoch, (1, 0), *again]]
+
+
+def test_an_error_of_a_graph_in_a_reset_callback_is_the_loss_of_a_rank() -> None:
+    def rank(_: int) -> Any:
+        state = hvd.elastic.ObjectState(step=0)
+        resets = list[int]()
+
+        def reset() -> None:
+            resets.append(state.step)
+            if len(resets) == 1:
+                text = "FailedCallError: Instance 1 has ended"
+                raise tf.errors.UnknownError(None, None, text)
+
+        state.register_reset_callbacks([reset])
+
+        @hvd.elastic.run
+        def train(state: Any) -> int:
+            if not resets:
+                raise HorovodInternalError("Instance 2 has ended")
+            return len(resets)
+
+        return train(state)
+
+    assert results(1, rank) == [2]
