@@ -71,13 +71,11 @@ def main(arguments: list[str]) -> None:
                 how = f"returned {exit_code}"
                 if os.WIFSIGNALED(status):
                     how = f"was killed by signal {os.WTERMSIG(status)}"
-                if survives:
-                    _say(f"Process {pid} {how}.")
-                else:
-                    _say(
-                        f"Process {pid} {how}, and the local launcher ends the others."
-                    )
+                if not survives:
+                    unless = " unless poprun lets them go on" if may_survive else ""
+                    how += f", and the local launcher ends the others{unless}"
                     end_at = time.monotonic() + FAILURE_S
+                _say(f"Process {pid} {how}.")
     # Each of the others may have been lost with its host.
     raise SystemExit(0 if survives and has_succeeded else exit_code)
 

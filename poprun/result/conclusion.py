@@ -27,8 +27,8 @@ def judge_attempt(end: AttemptEnd, plan: Plan, router: OutputRouter) -> Verdict:
 
     An event that an elastic job has survived is no failure.
     """
-    end = replace(end, events=end.unsurvived_events)
     instances = instance_ends(end, plan, router.tail)
+    end = replace(end, events=end.unsurvived_events)
     status = end.mpirun_status
     code = 1 if status is None else exit_code(status)
     text = end.mpirun_output.decode(errors="replace")

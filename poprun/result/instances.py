@@ -96,10 +96,13 @@ def instance_ends(
 ) -> list[InstanceEnd]:
     """Return how each instance ended, in rank order.
 
+    One whose end an elastic job has survived is lost.
+
     Args:
         tail: Returns the end of an instance's stderr.
     """
-    exits = {e.rank: e for e in end.events if isinstance(e, Exited)}
+    any_exits = {e.rank: e for e in end.events if isinstance(e, Exited)}
+    exits = {e.rank: e for e in end.unsurvived_events if isinstance(e, Exited)}
     finalizing = {e.rank: e for e in end.events if isinstance(e, FailedInFinalize)}
     started = {e.rank for e in end.events if isinstance(e, Started)}
     started -= {e.rank for e in end.events if isinstance(e, Refused)}
@@ -114,6 +117,8 @@ def instance_ends(
         if exited is not None and (has_failed or last is None):
             last = exited
             state = FAILED if has_failed else SUCCEEDED if exited.by_itself else STOPPED
+        if state == LOST:
+            last = exited = any_exits.get(rank)
         instance = InstanceEnd(
             rank=rank,
             state=state,

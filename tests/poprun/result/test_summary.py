@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from plans import FACTS, make_request, planned
@@ -13,6 +14,7 @@ from poprun.result.instances import InstanceEnd, instance_ends
 from poprun.result.summary import in_a_line, table
 from poprun.result.verdict import judge
 from poprun.supervise.attempt_end import AttemptEnd
+from poprun.supervise.membership import decide, first_members
 from poprun.supervise.stopping import Cause, JobState, Reason
 from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
 
@@ -47,7 +49,24 @@ def ends(
     )
     started_ns = {0: SECOND, 1: SECOND}
     end = AttemptEnd(state=state, events=events, started_ns=started_ns)
-    return judge(end, instance_ends(end, plan, lambda rank: b""), mpirun).instances
+    instances = instance_ends(end, plan, lambda rank: b"")
+    end = replace(end, events=end.unsurvived_events)
+    return judge(end, instances, mpirun).instances
+
+
+def test_an_instance_that_others_went_on_without_is_lost_with_its_signal() -> None:
+    death, end_of_other = exited(1, 9), exited(0, 0, at_s=5)
+    members = first_members(2, refusal="", able=frozenset({0, 1}))
+    members, _ = decide(members, death, now=3.0)
+
+    first, second = ends(
+        *(Started(rank=0, pid=7), Started(rank=1, pid=8), death, end_of_other),
+        state=replace(RUNNING, membership=members),
+    )
+
+    assert (first.state, first.wall_s) == ("succeeded", 4.0)
+    assert (second.state, second.signal_name) == ("lost", "SIGKILL")
+    assert (second.exit_code, second.wall_s, second.peak_kib) == (137, 2.0, 2048)
 
 
 def states(*events: Event) -> list[str]:
