@@ -1,72 +1,46 @@
-"""Kill instances and hosts of elastic jobs at random, and check each sum after that.
+"""Harm instances and hosts of elastic jobs at random, and check each sum after that.
 
     sudo python scripts/chaos_elastic.py --rounds 100
 
-Each round starts a job of two instances on each of three hosts, which add up a number
-of their own again and again. Once to four times it kills one or two instances, kills or
-cuts off a host, or cuts one off for a moment, at a random time after the last harm. The
-others must go on: each member checks that each sum is that of the members. Then the job
-is told to end, and must exit with 0 if enough instances were left; 15 seconds later
-nothing of it may be left on any host. --harm chooses one kind of harm, and --seed and
---first repeat a round.
+Each round starts a job of six instances on three hosts, or on one, which add up numbers
+of their own again and again. One to four times it does a harm, at a random time after
+the one before:
 
-At the end it prints how often each harm was done, and the times from a harm to the next
-right sum.
+    kill, kill-two: kill instances; kill-newcomer: one, and the process in its place
+    kill-shim, kill-guard, kill-agent: kill the supervisor of an instance or a host
+    kill-host, cut: kill a host or cut it off; return: bring such a host back
+    blink, cut-return: cut a host off for up to 2 or 12 seconds
+    stop, stop-host: stop an instance or a host for up to 8 seconds; stop-kill: and kill
+        an instance meanwhile
+    two: two harms at once that cost instances
+    end: kill poprun, or send it a signal
+
+The others must go on: each sum must be that of the members that poprun names, with the
+same state on all of them. What was only stopped must take part again. Then the job is
+told to end, and must exit with 0; 20 seconds later nothing of it may be left on any
+host. --harm chooses one kind, and --seed and --first repeat a round.
+
+At the end it prints how often each harm was done, and the times to the next right sum.
 """
 
 import argparse
+import signal
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Collection
 from typing import ClassVar
 
 from chaos_round import ChaosRound, make_parser, run_rounds
+from elastic_bed import SIZE, ElasticBed, Host, Process, pids, wait_until
 
-ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from beds.bed import Bed  # noqa: E402
-from beds.host import Host  # noqa: E402
-
-FOLDER = "/root/state"
-SIZE, LEAST = 6, 2
+LEAST = 2
 # A host that is cut off is lost for poprun after five to six seconds.
-GOES_ON_S, ENDS_S, GONE_S = 60.0, 60.0, 15.0
-HARMS = ("kill", "kill-two", "kill-host", "cut", "blink")
-PROGRAM = """
-import os, sys, time
-from pathlib import Path
-import numpy as np
-import popdist
-from popdist import elastic
-
-folder = Path(sys.argv[1])
-index = int(os.environ["OMPI_COMM_WORLD_RANK"])
-(folder / f"pid-{index}").write_text(f"{os.getpid()} {os.uname().nodename}")
-state = elastic.State(step=0)
-
-@elastic.run
-def work(state):
-    own = np.array([1 << index, 0], np.int64)
-    while True:
-        group = popdist.instance_group()
-        own[1] = (folder / "stop").exists() and group.rank == 0
-        total, stops = map(int, group.all_reduce(own))
-        state.step += 1
-        wrong = total.bit_count() != group.size or not total >> index & 1
-        with open(folder / f"sums-{index}", "a") as file:
-            now = time.monotonic()
-            file.write(f"{now} {elastic.generation()} {state.step} {wrong:d}\\n")
-        if stops:
-            return
-        state.commit()
-        time.sleep(0.02)
-
-work(state)
-"""
+GOES_ON_S, ENDS_S, GONE_S = 60.0, 60.0, 20.0
+# When a host that returns is a member again: it is left alone for a while first.
+RETURNS_S = 90.0
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
 class ElasticRound(ChaosRound):
@@ -75,73 +49,93 @@ class ElasticRound(ChaosRound):
     # In all rounds: how often each harm was done, and the seconds until the next sum.
     counts: ClassVar[Counter[str]] = Counter()
     times: ClassVar[list[tuple[str, float]]] = []
+    # The rounds without harm: a busy machine may not answer ssh in time.
+    num_not_begun: ClassVar[int] = 0
 
     def __init__(self, number: int, options: argparse.Namespace) -> None:
         super().__init__(number, options.seed)
         self.options = options
-        self.bed = Bed(hosts=3, shared_home=True)
-        self.folder = self.bed.front.path(FOLDER)
-        self.folder.mkdir()
-        (self.folder / "program.py").write_text(PROGRAM)
-        restarts = self.dice.choice((0, 0, 3))
-        self.story.append(f"--max-restarts {restarts}")
-        self.job = self.bed.front.start(
-            *("poprun", "--mpirun", "local", "--host", "h0,h1,h2", "-n", str(SIZE)),
-            *("--min-instances", str(LEAST), "--max-restarts", str(restarts)),
-            *("--grace", "1", "python3", f"{FOLDER}/program.py", FOLDER),
-            stdout=self.log,
-            stderr=self.log,
-        )
-        self.lost: list[Host] = []
+        self.restarts = self.dice.choice((0, 0, 3))
+        words = ["--min-instances", str(LEAST), "--max-restarts", str(self.restarts)]
+        words += ["--keep-going"] * (self.dice.random() < 0.15)
+        hosts = "h0" if self.dice.random() < 0.15 else "h0,h1,h2"
+        self.story[0] += f" of seed {options.seed}: {' '.join(words)} --host {hosts}"
+        self.job = ElasticBed()
+        self.bed = self.job.bed
+        self.job.start(self.log, *words, hosts=hosts)
+        # Processes that were killed or whose hosts may be lost, and the hosts that
+        # cannot be reached.
+        self.doomed: set[str] = set()
+        self.unreachable: list[str] = []
+        # Of a harm: when it was done, what must take part in a sum after it, and how
+        # long that may take.
+        self.done_at = 0.0
+        self.must_go_on: Collection[str] = ()
+        self.limit = GOES_ON_S
+        self.signal_sent: signal.Signals | None = None
 
     def run(self) -> list[str]:
         """Harm the job, and return what is wrong after that."""
-        try:
-            wrong = self._run()
-        finally:
-            self.job.kill()
-            self.job.wait()
-            self.bed.close()
-        return wrong
+        with self.job:
+            try:
+                return self._run()
+            finally:
+                self.job.process.kill()
+                self.job.process.wait()
 
     def _run(self) -> list[str]:
-        if not self._wait(lambda: len(self._sums()) > 6, GOES_ON_S):
-            return ["the job has not begun"]
-        if len(living := self._living()) != SIZE:
-            return [f"the job has begun with {len(living)} instances"]
-        for _ in range(self.dice.choice((1, 2, 3, 4))):
-            time.sleep(self.dice.uniform(0, 1.5))
-            harm = self.options.harm or self.dice.choice(HARMS)
-            is_done, loses = self._harm(harm)
-            if not is_done:
-                continue
-            ElasticRound.counts[harm] += 1
-            began, generation = time.monotonic(), self._generation()
-
-            def goes_on(began: float = began, before: int = generation) -> bool:
-                return any(at > began and new > before for at, new, _ in self._sums())
-
-            if not loses:
-                continue
-            if not self._wait(goes_on, GOES_ON_S):
-                return [f"no sum came after {harm} within {GOES_ON_S} s"]
-            first = min(
-                at for at, new, _ in self._sums() if at > began and new > generation
-            )
-            ElasticRound.times.append((harm, first - began))
-            self.story.append(f"the next sum came after {first - began:.2f} s")
+        if not wait_until(lambda: len(self.job.sums.read()) > SIZE, GOES_ON_S):
+            ElasticRound.num_not_begun += 1
+            self._signal(signal.SIGTERM)
+        elif len(self._living()) < SIZE:
+            ElasticRound.num_not_begun += 1
+        else:
+            for _ in range(self.dice.choice((1, 2, 3, 4))):
+                time.sleep(self.dice.uniform(0, 1.5))
+                if wrong := self._do(self.options.harm or self.dice.choice(ALL)):
+                    return [wrong, *self.job.wrong_sums()]
         return self._end()
 
+    def _do(self, harm: str) -> str:
+        """Do a harm, if enough is left after that; return what is wrong then."""
+        if self.signal_sent:
+            return ""
+        num_read = len(self.job.sums.read())
+        before = max(one.members_of for one in self.job.sums.read())
+        self.must_go_on, self.limit = (), GOES_ON_S
+        changes = HARMS[harm](self)
+        if changes is None:
+            return ""
+        ElasticRound.counts[harm] += 1
+        if self.signal_sent:
+            return ""
+
+        def times() -> list[float]:
+            """Return the times of the sums after the harm that have all it asks for."""
+            sums = [s for s in self.job.sums.read()[num_read:] if s.at > self.done_at]
+            if not {s.process for s in sums}.issuperset(self.must_go_on):
+                return []
+            return [s.at for s in sums if not changes or s.members_of > before]
+
+        if not wait_until(lambda: bool(times()), self.limit):
+            return f"no sum that there must be came after {harm} within {self.limit} s"
+        seconds = min(times()) - self.done_at
+        ElasticRound.times.append((harm, seconds))
+        self.story.append(f"{harm}: the next sum came after {seconds:.2f} s")
+        return ""
+
     def _end(self) -> list[str]:
-        (self.folder / "stop").touch()
+        (self.job.folder / "stop").touch()
         wrong = []
-        if not self._wait(lambda: self.job.poll() is not None, ENDS_S):
-            return [f"poprun was still there after {ENDS_S} s"]
-        if self.job.returncode:
-            wrong.append(f"exit code {self.job.returncode}")
-        if num := sum(is_wrong for _, _, is_wrong in self._sums()):
-            wrong.append(f"{num} wrong sums")
-        if not self._wait(lambda: not self._left(), GONE_S + 5):
+        process = self.job.process
+        if not wait_until(lambda: process.poll() is not None, ENDS_S):
+            wrong.append(f"poprun was still there after {ENDS_S} s")
+        elif self.signal_sent is None and process.returncode:
+            wrong.append(f"exit code {process.returncode}")
+        elif self.signal_sent is not None and not process.returncode:
+            wrong.append("exit code 0 after a signal")
+        wrong += self.job.wrong_sums()
+        if not wait_until(lambda: not self._left(), GONE_S):
             wrong += self._left()
         return wrong
 
@@ -149,82 +143,213 @@ class ElasticRound(ChaosRound):
         """Return what is left: sshd need not know yet that a host is cut off."""
         return [one for one in self.bed.leftovers() if "sshd" not in one]
 
-    def _wait(self, condition: Callable[[], bool], limit: float) -> bool:
-        ends_by = time.monotonic() + limit
-        while not condition():
-            if time.monotonic() >= ends_by:
-                return False
-            time.sleep(0.02)
+    def _living(self) -> list[Process]:
+        return [
+            process
+            for process in self.job.processes()
+            if process.name not in self.doomed
+            and process.host.name not in self.unreachable
+        ]
+
+    def _choose_host(self) -> Host | None:
+        """Choose a host that may be lost, which has living instances."""
+        living = self._living()
+        names = sorted({p.host.name for p in living} - {self.bed.front.name})
+        names = [n for n in names if sum(p.host.name != n for p in living) >= LEAST]
+        return self.bed[self.dice.choice(names)] if names else None
+
+    def _doom_host(self, host: Host) -> None:
+        self.doomed |= {p.name for p in self._living() if p.host is host}
+
+    def _kill_pid(self, host: Host, pid: int, what: str) -> None:
+        self.story.append(f"SIGKILL to {what} {pid} on {host.name}")
+        host.run("kill", "-KILL", str(pid))
+        self.done_at = time.monotonic()
+
+    def _signal(self, number: signal.Signals) -> None:
+        self.story.append(f"{number.name} to poprun")
+        self.job.process.send_signal(number)
+        self.signal_sent = number
+
+    # --- The harms. They return whether members must change; None: it was not done.
+
+    def _kill(self, number: int = 1) -> bool | None:
+        living = self._living()
+        if len(living) - number < LEAST:
+            return None
+        for process in self.dice.sample(living, number):
+            self._kill_pid(process.host, process.pid, f"instance {process.name}")
+            self.doomed.add(process.name)
         return True
 
-    def _sums(self) -> list[tuple[float, int, bool]]:
-        """Return the time and the generation of each sum, and whether it is wrong."""
-        sums = []
-        for path in self.folder.glob("sums-*"):
-            # The last line may not be complete.
-            for line in path.read_text().split("\n")[:-1]:
-                at, generation, _, wrong = line.split()
-                sums.append((float(at), int(generation), wrong == "1"))
-        return sums
+    def _kill_two(self) -> bool | None:
+        return self._kill(2)
 
-    def _generation(self) -> int:
-        return max(generation for _, generation, _ in self._sums())
+    def _kill_newcomer(self) -> bool | None:
+        """Kill an instance, and the process that is started in its place."""
+        if not self.restarts or self._kill() is None:
+            return None
+        known = {(p.host.name, p.pid) for p in self.job.processes()}
+        newcomers: list[tuple[Host, int]] = []
 
-    def _living(self) -> list[tuple[Host, int]]:
-        """Return the instances on hosts that are not lost, with their pids there."""
-        living = []
-        for path in self.folder.glob("pid-*"):
-            pid, name = path.read_text().split()
-            host = self.bed[name]
-            if host not in self.lost and host.path(f"/proc/{pid}").exists():
-                living.append((host, int(pid)))
-        return living
+        def has_come() -> bool:
+            for host in self.bed.hosts:
+                for pid in pids(host, f": python3 {self.job.program}"):
+                    if (host.name, pid) not in known:
+                        newcomers.append((host, pid))
+            return bool(newcomers)
 
-    def _harm(self, harm: str) -> tuple[bool, bool]:
-        """Harm the job if enough is left after that.
+        if wait_until(has_come, 3):
+            time.sleep(self.dice.uniform(0, 0.5))
+            self._kill_pid(*newcomers[0], "the newcomer")
+        return True
 
-        Returns:
-            Whether it was harmed, and whether it must re-form: a host that is lost may
-            have no living instance.
-        """
+    def _kill_shim(self) -> bool | None:
         living = self._living()
-        others = [h for h in self.bed.hosts[1:] if h not in self.lost]
-        if harm in ("kill", "kill-two"):
-            number = 1 + (harm == "kill-two")
-            if len(living) - number < LEAST:
-                return False, False
-            for host, pid in self.dice.sample(living, number):
-                self.story.append(f"SIGKILL to {pid} on {host.name}")
-                host.run("kill", "-KILL", str(pid))
-            return True, True
-        if not others:
-            return False, False
-        host = self.dice.choice(others)
-        if harm == "blink":
-            seconds = self.dice.uniform(0.1, 2)
-            self.story.append(f"{host.name} is cut off for {seconds:.1f} s")
-            host.link.cut()
-            time.sleep(seconds)
-            host.link.mend()
-            return True, False
-        if sum(other is not host for other, _ in living) < LEAST:
-            return False, False
-        self.story.append(f"{host.name}: {harm}")
-        self.lost.append(host)
-        if harm == "cut":
-            host.link.cut()
+        if len(living) <= LEAST:
+            return None
+        process = self.dice.choice(living)
+        self.doomed.add(process.name)
+        self._kill_pid(process.host, process.parent, f"the shim of {process.name}")
+        return True
+
+    def _kill_guard(self) -> bool | None:
+        host = self.dice.choice(sorted({p.host for p in self._living()}, key=str))
+        guards = pids(host, "entry.py guard")
+        if not guards:
+            return None
+        self._kill_pid(host, self.dice.choice(guards), "a guard")
+        return False
+
+    def _kill_agent(self) -> bool | None:
+        if (host := self._choose_host()) is None:
+            return None
+        self._doom_host(host)
+        self._kill_pid(host, pids(host, "agent_entry.py")[0], "the agent")
+        return True
+
+    def _lose_host(self, lose: Callable[[Host], None], what: str) -> bool | None:
+        if (host := self._choose_host()) is None:
+            return None
+        self.story.append(f"{host.name} is {what}")
+        self._doom_host(host)
+        self.unreachable.append(host.name)
+        lose(host)
+        self.done_at = time.monotonic()
+        return True
+
+    def _kill_host(self) -> bool | None:
+        return self._lose_host(Host.kill, "killed")
+
+    def _cut(self) -> bool | None:
+        return self._lose_host(lambda host: host.link.cut(), "cut off")
+
+    def _return(self) -> bool | None:
+        """Bring a host back that was lost, or lose one first."""
+        if not self.unreachable:
+            lose = self.dice.choice((self._kill_host, self._cut))
+            if lose() is None:
+                return None
+            time.sleep(self.dice.uniform(0, 12))
+        name = self.unreachable.pop()
+        self.story.append(f"{name} returns")
+        if self.bed[name].namespaces.is_alive:
+            self.bed[name].link.mend()
         else:
-            host.kill()
-        return True, any(other is host for other, _ in living)
+            self.bed.power_on(name)
+        self.done_at = time.monotonic()
+        return False
+
+    def _blink(self, longest: float = 2) -> bool | None:
+        if (host := self._choose_host()) is None:
+            return None
+        seconds = self.dice.uniform(0.1, longest)
+        if seconds > 3:
+            self._doom_host(host)
+        self.story.append(f"{host.name} is cut off for {seconds:.1f} s")
+        host.link.cut()
+        time.sleep(seconds)
+        host.link.mend()
+        self.done_at = time.monotonic()
+        return False
+
+    def _cut_return(self) -> bool | None:
+        return self._blink(12)
+
+    def _stop(self, *, kills: bool = False) -> bool | None:
+        living = self._living()
+        if len(living) < LEAST + kills:
+            return None
+        process, other = self.dice.sample(living, 2)
+        seconds = self.dice.uniform(0.1, 8)
+        self.story.append(f"{process.name} is stopped for {seconds:.1f} s")
+        process.host.run("kill", "-STOP", str(process.pid))
+        if kills:
+            self.doomed.add(other.name)
+            self._kill_pid(other.host, other.pid, f"instance {other.name}")
+        time.sleep(seconds)
+        process.host.run("kill", "-CONT", str(process.pid))
+        self.done_at = time.monotonic()
+        self.must_go_on = [process.name]
+        return kills
+
+    def _stop_kill(self) -> bool | None:
+        return self._stop(kills=True)
+
+    def _stop_host(self) -> bool | None:
+        if (host := self._choose_host()) is None:
+            return None
+        seconds = self.dice.uniform(0.1, 8)
+        self.must_go_on = [p.name for p in self._living() if p.host is host]
+        self.story.append(f"{host.name} is stopped for {seconds:.1f} s")
+        host.pause()
+        time.sleep(seconds)
+        host.resume()
+        self.done_at = time.monotonic()
+        return False
+
+    def _two(self) -> bool | None:
+        done = [HARMS[harm](self) for harm in self.dice.sample(LOSSES, 2)]
+        return None if done == [None, None] else True
+
+    def _end_poprun(self) -> bool | None:
+        self._signal(self.dice.choice(SIGNALS))
+        return False
+
+
+HARMS: dict[str, Callable[[ElasticRound], bool | None]] = {
+    "kill": ElasticRound._kill,
+    "kill-two": ElasticRound._kill_two,
+    "kill-newcomer": ElasticRound._kill_newcomer,
+    "kill-shim": ElasticRound._kill_shim,
+    "kill-guard": ElasticRound._kill_guard,
+    "kill-agent": ElasticRound._kill_agent,
+    "kill-host": ElasticRound._kill_host,
+    "cut": ElasticRound._cut,
+    "return": ElasticRound._return,
+    "blink": ElasticRound._blink,
+    "cut-return": ElasticRound._cut_return,
+    "stop": ElasticRound._stop,
+    "stop-kill": ElasticRound._stop_kill,
+    "stop-host": ElasticRound._stop_host,
+    "two": ElasticRound._two,
+    "end": ElasticRound._end_poprun,
+}
+ALL = list(HARMS)
+LOSSES = ["kill", "kill-shim", "kill-agent", "kill-host", "cut"]
 
 
 def main() -> int:
     parser = make_parser(str(__doc__), rounds=20)
-    parser.add_argument("--harm", choices=HARMS)
+    parser.add_argument("--harm", choices=ALL)
     options = parser.parse_args()
     failed = run_rounds(options, lambda number: ElasticRound(number, options))
-    print(f"{options.rounds} rounds, {failed} of them failed; harms:")
-    for harm in HARMS:
+    total = ElasticRound.counts.total()
+    print(
+        f"{options.rounds} rounds, {failed} of them failed, "
+        f"{ElasticRound.num_not_begun} have not begun; {total} harms:"
+    )
+    for harm in ALL:
         seconds = [s for name, s in ElasticRound.times if name == harm]
         text = f"    {harm}: {ElasticRound.counts[harm]}"
         if seconds:
