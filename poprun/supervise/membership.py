@@ -39,6 +39,9 @@ LOST, ADDED = "lost", "added"
 # The wait before an instance is started again for the first time: the others may be
 # lost in the same moment.
 FIRST_START_S = 0.25
+# How long the others wait for a member whose process that can re-form has ended.
+# Usually its instance ends with the process; a wrapper around it may go on.
+DEPART_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +136,10 @@ class Membership:
     # The requests for the next generation, and the time of the first of them.
     asked: Mapping[int, ReformAsked] = field(default_factory=dict)
     asked_at: float = inf
+    # The members whose process that can re-form has ended, while their instance goes
+    # on: when others wait for them no longer; and those for which that time has come.
+    departures: Mapping[int, float] = field(default_factory=dict)
+    departed: Set[int] = frozenset()
     # Whether a member has ended with exit code 0: the job comes to its end.
     is_finishing: bool = False
     # Whether the job stops.
@@ -143,15 +150,20 @@ class Membership:
 
     @property
     def living_members(self) -> list[int]:
-        present = self.living - self.newcomers
+        present = self.available - self.newcomers
         return [rank for rank in self.members if rank in present]
+
+    @property
+    def available(self) -> Set[int]:
+        """The living instances, but for those that cannot re-form any more."""
+        return self.living - self.departed
 
     @property
     def goes_on(self) -> bool:
         """Whether the job goes on without the instances that are lost."""
         left = self.living_members
         can_reform = not self.refusal and bool(left) and self.able >= set(left)
-        return can_reform and self.are_enough(self.living)
+        return can_reform and self.are_enough(self.available)
 
     @property
     def may_have_state(self) -> bool:
@@ -165,8 +177,8 @@ class Membership:
 
     @property
     def deadline(self) -> float:
-        """When an instance is to be started again."""
-        return min(self.starts.values(), default=inf)
+        """When an instance is to be started again, or waited for no longer."""
+        return min([*self.starts.values(), *self.departures.values()], default=inf)
 
     @property
     def present_losses(self) -> list[Loss]:
@@ -198,18 +210,23 @@ def decide(state: Membership, event: Event, now: float) -> Step:
         case CanReform(rank=rank):
             value = {"generation": state.generation, "refusal": _refuse(state, rank)}
             answer = TellMember(rank=rank, kind=protocol.ELASTIC_KNOWN, value=value)
+            state = _with_process(state, rank)
             return replace(state, able=state.able | ({rank} & state.living)), [answer]
         case ReformAsked():
             return _ask(state, event, now)
         case ReformEnded(rank=rank):
-            # It has not left the job until its instance has.
+            # Usually its instance ends at the same time.
+            is_awaited = rank in state.living_members and not state.is_over
+            at = {rank: now + DEPART_S} if is_awaited and not state.refusal else {}
+            state = replace(state, departures={**state.departures, **at})
             return replace(state, asked=_without(state.asked, {rank})), []
     if state.refusal or state.is_over:
         return state, []
     match event:
         case Exited(rank=rank, status=0) if rank in state.living:
             # It may be one that was started again: the members are asked then.
-            state = replace(state, is_finishing=True, starts={})
+            if rank not in state.departed:
+                state = replace(state, is_finishing=True, starts={})
             return _advance(_without_ranks(state, {rank}), now)
         case Exited(rank=rank, status=status) if status:
             return _lose(state, event, {rank}, now)
@@ -219,13 +236,15 @@ def decide(state: Membership, event: Event, now: float) -> Step:
             return _lose(state, event, set(ranks), now)
         case Clean(rank=rank) if rank in state.starts:
             return _schedule(state, rank, now), []
-    return _start_due(state, now)
+    state, answers = _depart(state, now)
+    state, more = _start_due(state, now)
+    return state, answers + more
 
 
 def end(state: Membership) -> Step:
     """Stop re-forming: refuse the requests that wait, and all later ones."""
     state, answers = _refuse_all(state, ENDING)
-    return replace(state, is_over=True, starts={}), answers
+    return replace(state, is_over=True, starts={}, departures={}), answers
 
 
 def _refuse(state: Membership, rank: int) -> str:
@@ -261,7 +280,7 @@ def _ask(state: Membership, event: ReformAsked, now: float) -> Step:
 
 def _lose(state: Membership, event: Event, ranks: set[int], now: float) -> Step:
     lost = ranks & state.living
-    has_lost_members = not ranks.isdisjoint(state.living_members)
+    has_lost_members = not lost.isdisjoint({*state.members} - state.newcomers)
     why = _describe(state, event)
     loss = Loss(
         event=event,
@@ -290,7 +309,25 @@ def _lose(state: Membership, event: Event, ranks: set[int], now: float) -> Step:
     return state, answers + more
 
 
+def _with_process(state: Membership, rank: int) -> Membership:
+    """Forget that the process of an instance has ended: it has another one, or none."""
+    departures = _without(state.departures, {rank})
+    return replace(state, departures=departures, departed=state.departed - {rank})
+
+
+def _depart(state: Membership, now: float) -> Step:
+    """Let the others wait no longer for members whose processes have ended."""
+    due = {rank for rank, at in state.departures.items() if at <= now}
+    if not due:
+        return state, []
+    departures = _without(state.departures, due)
+    state = replace(state, departures=departures, departed=state.departed | due)
+    return _advance(state, now) if state.asked else (state, [])
+
+
 def _without_ranks(state: Membership, ranks: set[int]) -> Membership:
+    for rank in ranks:
+        state = _with_process(state, rank)
     return replace(
         state,
         living=state.living - ranks,
@@ -313,6 +350,8 @@ def _tell_members(state: Membership, kind: str, why: str) -> list[Answer]:
 def _advance(state: Membership, now: float) -> Step:
     """Begin the next generation if no living member is missing."""
     left = state.living_members
+    if not left and state.departed:
+        return state, []  # their instances have not ended
     if not left:
         # No member is left that could pass on the state of the job.
         state, answers = _refuse_all(state, ENDING)
@@ -325,7 +364,7 @@ def _advance(state: Membership, now: float) -> Step:
     if not state.asked or not state.asked.keys() >= set(left):
         return state, []
     if not state.are_enough(state.asked):
-        if state.are_enough(state.living):
+        if state.are_enough(state.available):
             return state, []  # others have been started again
         return _refuse_all(state, _too_few(state))
     return _begin(state, tuple(sorted(state.asked)), now)
@@ -336,6 +375,11 @@ def _begin(state: Membership, members: tuple[int, ...], now: float) -> Step:
     added = tuple(rank for rank in members if rank in state.newcomers)
     stayed = {*members} - {*added}
     reasons = [loss.why for loss in losses]
+    for rank in state.departed & {*state.members}:
+        reasons.append(
+            f"the process of instance {rank}{_on(state, rank)} that used popdist has "
+            "ended"
+        )
     if added:
         verb = "was" if len(added) == 1 else "were"
         reasons.append(f"{describe_instances(added)} {verb} started again")
@@ -393,13 +437,14 @@ def _refusal(rank: int, sentence: str) -> TellMember:
 
 
 def _too_few(state: Membership) -> str:
-    verb = "is" if len(state.living) == 1 else "are"
+    count = len(state.available)
+    verb = "is" if count == 1 else "are"
     least = counted(state.least, "instance")
     if state.least_hosts > 1:
         least += f" on {counted(state.least_hosts, 'host')}"
     return (
-        f"Only {counted(len(state.living), 'instance')} of the job {verb} left, but it "
-        f"needs at least {least}: see --min-instances and --nnodes."
+        f"Only {counted(count, 'instance')} of the job {verb} left, but it needs at "
+        f"least {least}: see --min-instances and --nnodes."
     )
 
 

@@ -61,6 +61,31 @@ def test_sums_are_right_after_each_change_of_members(poprun: Poprun) -> None:
     assert sorted(out.decode().splitlines()) == ["1 0 2 0b110", "2 1 2 0b110"]
 
 
+def test_the_others_go_on_without_a_process_whose_wrapper_does_not_end(
+    poprun: Poprun,
+) -> None:
+    script = poprun.script("work.py", PROGRAM)
+    folder = poprun.directory / "state"
+    folder.mkdir()
+    wrapper = f"python {script} {folder}; while ! [ -e {folder}/over ]; do sleep 0.1; "
+    job = poprun.start(
+        *("--mpirun", "local", "-n", "3", "--min-instances", "2"),
+        *("sh", "-c", f"{wrapper}done"),
+    )
+    wait_for_members(folder, 0, {0, 1, 2})
+    kill(folder, 1, 0)
+    wait_for_members(folder, 1, {0, 2})
+    (folder / "stop").touch()
+    (folder / "over").touch()
+    out, err = job.communicate(timeout=200)
+
+    assert job.returncode == 0, err
+    assert sorted(out.decode().splitlines()) == ["0 0 2 0b101", "2 1 2 0b101"]
+    assert (
+        b"The process of instance 1 that used popdist has ended; 2 instances go on"
+    ) in err
+
+
 def kill(folder: Path, index: int, generation: int) -> None:
     pid = int((folder / f"pid-{index}-{generation}").read_text())
     os.kill(pid, signal.SIGKILL)

@@ -152,6 +152,53 @@ def test_a_request_of_a_process_that_has_ended_does_not_count() -> None:
     assert story(1, killed(1)) == ["generation 1: 0, 2"]
 
 
+def test_a_round_does_not_wait_for_a_wrapper_whose_process_has_ended() -> None:
+    story = elastic(restarts_left=1)
+
+    assert story(1, ReformEnded(rank=1), asks(0), asks(2)) == []
+    assert story(2, asks(3)) == []
+    assert story.state.deadline == 3
+    assert story(3, Tick()) == ["generation 1: 0, 2, 3"]
+    [begun] = [a for a in story.answers if isinstance(a, BeginGeneration)]
+    assert begun.why == "The process of instance 1 that used popdist has ended."
+    assert begun.lost == (1,)
+    # The wrapper ends, and is started again.
+    assert story(60, exited(1, 256)) == []
+    assert story(60, Clean(rank=1, left_behind=0)) == []
+    assert story(61, Tick()) == ["start 1"]
+    assert story.state.deadline == inf
+
+
+def test_a_wrapper_that_succeeds_later_does_not_end_the_job() -> None:
+    story = elastic(restarts_left=1)
+
+    story(1, ReformEnded(rank=1), asks(0), asks(2), asks(3))
+    story(3, Tick())
+    story(60, exited(1))
+
+    assert story(70, killed(3), asks(0, 1), asks(2, 1))[-1] == "generation 2: 0, 2"
+    assert story.state.starts == {3: inf}
+
+
+def test_wrappers_go_on_after_the_processes_of_a_job_that_is_done() -> None:
+    story = elastic(size=2)
+
+    story(1, ReformEnded(rank=0), ReformEnded(rank=1))
+    assert story(3, Tick()) == []
+    assert story(60, exited(0), exited(1)) == []
+
+
+def test_a_wrapper_that_ends_in_time_has_failed_as_without_one() -> None:
+    story = elastic()
+
+    assert story(1, ReformEnded(rank=1), killed(1)) == [
+        "lost to 0",
+        "lost to 2",
+        "lost to 3",
+    ]
+    assert story.state.deadline == inf
+
+
 def test_generations_follow_each_other() -> None:
     story = elastic()
 
