@@ -78,8 +78,9 @@ def by_environment(usual: Rendezvous) -> Rendezvous:
         query = dict(parse_qsl(urlparse(url).query))
         rank, size = query.pop("rank", None), query.pop("world_size", None)
         with backend_errors():
-            environ = _own_environ()
-            place = None if query else TorchPlace.of_poprun(environ, rank, size)
+            # The first use lets an instance that poprun has added join the job.
+            STATE.job  # noqa: B018
+            place = None if query else TorchPlace.of_poprun(STATE.environ, rank, size)
             store = _store_of(place, timeout) if place and place.size > 1 else None
         if place and store:
             yield store, place.rank, place.size
@@ -94,13 +95,6 @@ def by_environment(usual: Rendezvous) -> Rendezvous:
             ) from error
 
     return rendezvous_by_environment
-
-
-def _own_environ() -> Mapping[str, str]:
-    """Return the environment, once it has the place of this process in the job."""
-    # The first use lets an instance that poprun has added join the job.
-    STATE.job  # noqa: B018
-    return STATE.environ
 
 
 def _store_of(place: TorchPlace, timeout: timedelta) -> Store:

@@ -186,6 +186,8 @@ class TcpLinks:
     def disown(self) -> None:
         """Close the parent's sockets in a forked child: they would hide its death."""
         self._core.disown()
+        if self._listener is not None:
+            self._listener.disown()
 
     def _count_from_root(self) -> int | None:
         if self._count is None and (taken := self._core.take(_ENDED)) is not None:

@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
@@ -62,7 +61,6 @@ class Listener:
         self._unproven: dict[socket.socket, None] = {}
         self._lock = Lock()
         self._closed = False
-        _listeners.add(self)
         self._thread = Helper(target=self._accept, name="popdist accepts", daemon=True)
         self._thread.start()
 
@@ -126,17 +124,6 @@ class Listener:
         # The links may have come to their end meanwhile.
         with suppress(OSError):
             self._add(instance, connection.detach())
-
-
-_listeners: "weakref.WeakSet[Listener]" = weakref.WeakSet()
-
-
-def _disown_all() -> None:
-    for listener in list(_listeners):
-        listener.disown()
-
-
-os.register_at_fork(after_in_child=_disown_all)
 
 
 def listen(address: Address) -> socket.socket:
