@@ -65,8 +65,8 @@ class Links(Protocol):
         instance: int,
         count_deaths: Callable[[], int],
         is_over: Callable[[], bool],
-    ) -> None:
-        """Block until a message may be sent to an instance.
+    ) -> bool:
+        """Block until a message may be sent to an instance; return whether it may.
 
         Args:
             count_deaths: Looks for deaths, and returns how many instances of other

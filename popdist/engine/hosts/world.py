@@ -4,6 +4,7 @@ import select
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple
@@ -17,6 +18,9 @@ from popdist.errors import ArenaError
 
 # How many bytes of a host's name are shown, and identify it.
 _NAME_BYTES = 64
+# How long a message to an instance may wait until it can be sent: the process may be
+# stopped. Connections to hosts that do not answer fail by then.
+_REACH_SECONDS = 6.0
 # How often the launcher's file of ended instances is read.
 _FILE_SECONDS = 0.2
 
@@ -162,16 +166,24 @@ class World:
             return
         for instance in instances:
             with suppress(LinkError):
-                if self.may_reach(instance):
+                # At the end of this process each of them must be sent.
+                if self.may_reach(instance, inf if self.ends else _REACH_SECONDS):
                     self.mail.send(instance, message)
 
-    def may_reach(self, instance: int) -> bool:
-        """Return whether messages may be sent to an instance."""
-        self.prepare(instance, lambda: instance in self.dead)
-        return instance not in self.dead and instance not in self.lost
+    def may_reach(self, instance: int, seconds: float = inf) -> bool:
+        """Return whether messages may be sent to an instance.
 
-    def prepare(self, instance: int, is_over: Callable[[], bool]) -> None:
-        """Block until a message may be sent to an instance.
+        Args:
+            seconds: How long to wait at most until they may.
+        """
+        until = monotonic() + seconds
+        is_ready = self.prepare(
+            instance, lambda: instance in self.dead or monotonic() > until
+        )
+        return is_ready and instance not in self.dead and instance not in self.lost
+
+    def prepare(self, instance: int, is_over: Callable[[], bool]) -> bool:
+        """Block until a message may be sent to an instance; return whether it may.
 
         Args:
             is_over: Called now and then; returns whether to wait no longer.
@@ -182,7 +194,7 @@ class World:
             self.find_deaths()
             return sum(self.hosts[instance] != here for instance in self.dead)
 
-        self.links.prepare(instance, count_deaths, is_over)
+        return self.links.prepare(instance, count_deaths, is_over)
 
     def watch_this_host(self) -> None:
         """Tell the instances on other hosts which ones have died on this host.

@@ -94,7 +94,7 @@ class MpiLinks:
         instance: int,
         count_deaths: Callable[[], int],
         is_over: Callable[[], bool],
-    ) -> None:
+    ) -> bool:
         """Once a process has hung up, wait until it is known which one has died.
 
         MPICH detects the hangup, and crashes in the next call that sends something to
@@ -103,13 +103,14 @@ class MpiLinks:
         while (hangups := self._arrivals.hangups())[0]:
             deaths = count_deaths()
             if is_over():
-                return
+                return False
             is_known = hangups[0] <= deaths - self._forgotten_deaths
             limit = _MORE_NEWS_SECONDS if is_known else _NEWS_SECONDS
             if monotonic() - hangups[1] > limit:
                 self._forgotten_deaths = deaths
                 self._arrivals.forget_hangups()
             sleep(0.01)
+        return True
 
     def explain(self, error: int) -> str:
         text: str = self._mpi.Get_error_string(error)

@@ -141,9 +141,10 @@ class TcpLinks:
         instance: int,
         count_deaths: Callable[[], int],
         is_over: Callable[[], bool],
-    ) -> None:
+    ) -> bool:
         """Connect to the instance, if this has not been done."""
         self._connect(instance, is_over)
+        return bool(self._core.is_ready(instance))
 
     def explain(self, error: int) -> str:
         return os.strerror(error)

@@ -98,6 +98,33 @@ def test_the_death_of_all_instances_of_a_host_is_detected_by_the_others(
         assert re.match(r"PeerLostError\([12],\): ", ran.instances[rank].out)
 
 
+def test_a_group_is_left_though_an_instance_without_a_connection_is_stopped(
+    tmp_path: Path,
+) -> None:
+    body = """
+    from pathlib import Path
+    from popdist.engine.hosts import world
+    world._REACH_SECONDS = 0.5
+    group = popdist.instance_group()
+    stopped = Path(sys.argv[1] + ".pid")
+    if rank == 2:
+        stopped.with_suffix(".new").write_text(str(os.getpid()))
+        stopped.with_suffix(".new").rename(stopped)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if rank == 1:
+        while not stopped.exists():
+            time.sleep(0.01)
+        pid = int(stopped.read_text())
+        while Path(f"/proc/{pid}/stat").read_text().split()[2] != "T":
+            time.sleep(0.01)
+        group.close()
+        print("closed")
+        os.kill(pid, signal.SIGCONT)
+    """
+
+    assert run(TCP, (1, 1, 1), body, tmp_path).outputs == ["", "closed", ""]
+
+
 def run_below_torchrun(tmp_path: Path, program: str, links: str = "") -> list[str]:
     """Run a program in two instances on each of two nodes; return what they print."""
     path = tmp_path / "program.py"
