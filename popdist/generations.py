@@ -65,6 +65,8 @@ class Generations:
     def __init__(self) -> None:
         # The generation that this process belongs to, and the one that it has joined.
         self.current = self.joined = 0
+        # Whether it has had the state of the job, in common with the other members.
+        self.has_state = False
         self._begin(None)
 
     def after_fork(self) -> None:
@@ -93,6 +95,11 @@ class Generations:
         self._lock = RLock()
         # Held by the only thread that re-forms.
         self.reforming = Lock()
+
+    @property
+    def lacks_state(self) -> bool:
+        """Whether this process has joined others, and not received their state yet."""
+        return self.joined > 0 and not self.has_state
 
     def refusal(self, environ: Mapping[str, str]) -> str:
         """Return the sentence why the job cannot re-form, "" if it can.

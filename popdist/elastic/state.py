@@ -144,12 +144,12 @@ class State:
                 members can re-form.
         """
         group = STATE.group("replicas", STATE.job.members)
-        own = self._number, GENERATIONS.joined, bool(refusal())
+        own = self._number, GENERATIONS.lacks_state, bool(refusal())
         rows = group.all_gather(np.array(own, np.int64))
-        numbers, joined, refused = np.array(rows).T.tolist()
+        numbers, lack_state, refused = np.array(rows).T.tolist()
         check_refusals(refused)
         newest = max(numbers)
-        if newest == _NONE and min(joined):
+        if newest == _NONE and all(lack_state):
             raise ElasticError(LOST_STATE)
         if len(numbers) > 1:
             root = numbers.index(newest)
@@ -157,6 +157,7 @@ class State:
             if contents is not None:
                 self._load(contents, STATE.job.members[root])
         self._save(max(newest, 0))
+        GENERATIONS.has_state = True
 
     def _contents(self) -> dict[str, Any]:
         return {name: kept.content() for name, kept in self._kept.items()}

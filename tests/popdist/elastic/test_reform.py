@@ -322,6 +322,37 @@ def test_an_instance_that_never_had_the_state_does_not_begin_from_zero(
     )
 
 
+def test_instances_that_joined_and_had_the_state_may_make_another_one(
+    tmp_path: Path,
+) -> None:
+    body = """
+    from popdist import elastic
+
+    @elastic.run
+    def train(state):
+        print("members", elastic.generation(), flush=True)
+        while elastic.generation() < 3:
+            popdist.instance_group().all_reduce(np.ones(1))
+            state.commit()
+
+    train(elastic.State(step=0))
+    second = elastic.State(step=0)
+    second.sync()
+    print(second)
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        wait_until(lambda: all("members 0" in job.output(i) for i in range(2)))
+        job.kill(1)
+        wait_until(lambda: job.generation == 1)
+        job.add(1)
+        wait_until(lambda: "members 2" in job.output(1))
+        job.kill(0)
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [-9, -9, 0], ended
+    assert ended[2].out == "members 2\nmembers 3\n<State of step: commit 0>\n"
+
+
 def test_a_child_of_instance_0_does_not_listen_in_its_place(tmp_path: Path) -> None:
     body = """
     import socket

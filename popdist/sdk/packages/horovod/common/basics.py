@@ -45,9 +45,8 @@ class HorovodBasics:
         # None before init().
         self._sets: RegisteredSets | None = None
         self._timeline: Timeline | None = None
-        # Whether this process has a state that ranks have shared in elastic.run(); and
-        # whether no rank has one, because those that had it have ended.
-        self.has_state = self.has_lost_state = False
+        # Whether all ranks with the state of the job have ended: see elastic.run().
+        self.has_lost_state = False
 
     def init(
         self,
@@ -240,11 +239,10 @@ class HorovodBasics:
         if GENERATIONS.current == 0:
             return instances
         with internal_errors(), STATE.group("horovod ages", instances) as group:
-            own = np.array([not self.has_state, GENERATIONS.joined])
+            own = np.array([GENERATIONS.lacks_state, GENERATIONS.joined])
             ages = [tuple(row.tolist()) for row in group.all_gather(own)]
         youth = dict(zip(instances, ages, strict=True))
-        has_none, joined = min(ages)
-        self.has_lost_state = bool(has_none and joined)
+        self.has_lost_state = all(lacks_state for lacks_state, _ in ages)
         return tuple(sorted(instances, key=lambda instance: youth[instance]))
 
     def _initialized(self) -> RegisteredSets:

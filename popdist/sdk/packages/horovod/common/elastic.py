@@ -18,6 +18,7 @@ from popdist.errors import (
     MismatchError,
     PeerLostError,
 )
+from popdist.generations import GENERATIONS
 
 from .calls.objects import broadcast_object
 from .calls.submission import BASICS
@@ -255,7 +256,7 @@ def _sync(state: State) -> None:
     if BASICS.has_lost_state:
         raise ElasticError(LOST_STATE)
     state.sync()
-    BASICS.has_state = True
+    GENERATIONS.has_state = True
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
