@@ -75,8 +75,9 @@ class Poprun:
         """Wait for the next generation, and return its number."""
         ports = (b"%d" % free_port() for _ in range(2))
         self.sock.sendall(pack(REFORM, b"%d" % generation, *ports))
-        self.changes.clear()
         kind, field = self.receive()
+        # What came before the answer is no change of the new generation.
+        self.changes.clear()
         if kind == REFUSED:
             sys.exit(f"refused: {field.decode()}")
         assert kind == REFORMED, kind

@@ -2,18 +2,21 @@
 
 import base64
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 from popdist import environment as env
+from poprun.helpers.helper_commands import PYTHON
 from poprun.helpers.own_process import IN_SLURM
 from poprun.host.host_link import HostLink
-from poprun.host.local_host import LocalHost
+from poprun.host.local_host import LocalHost, newcomers_spec
 from poprun.host.remote_host import RemoteHost
 from poprun.host.remote_shells import RemoteShells
 from poprun.host_specs import name_for_mpirun
 from poprun.job.values import CommonJob, HostJob, Job
 from poprun.plan.values import Plan
+from poprun.reach.agent_connection import AgentConnection
 from poprun.reach.hosts import Preflights
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
@@ -76,6 +79,36 @@ def open_links(
     return [own, *remote]
 
 
+def join_link(
+    job: Job,
+    plan: Plan,
+    index: int,
+    connection: AgentConnection,
+    call: bytes,
+) -> RemoteHost:
+    """Return the link to a host that joins a running attempt.
+
+    Its agent gets ready while others run, and starts the shims, because mpirun cannot.
+
+    Args:
+        job: The job as this host is to see it.
+        index: The number of the host in the plan.
+    """
+    ranks = [
+        r for r in range(len(plan.assignments)) if plan.topology.host_of(r) == index
+    ]
+    part = _part_of(job, plan, plan.request.hosts[index].name, ranks, call)
+    shim = (*PYTHON, "shim", plan.attempt.name, env.CONTROL)
+    link = RemoteHost(
+        connection,
+        part,
+        [newcomers_spec(job.specs[rank]) for rank in ranks],
+        shims={rank: shlex.join((*shim, str(rank))).encode() for rank in ranks},
+    )
+    link.begin()
+    return link
+
+
 def _part_of(
     job: Job, plan: Plan, name: str, ranks: Sequence[int], call: bytes
 ) -> HostJob:
@@ -86,8 +119,11 @@ def _part_of(
     first = min(ranks, default=0)
     environment = job.mpirun_environment
     for_daemons = ((n, environment.get(os.fsencode(n))) for n in FOR_DAEMONS)
+    # The guard there ends what has the mark. It may find out late that its part of the
+    # job is over, when the host takes part again with another control socket.
+    mark = f"{env.CONTROL}={job.control}"
     return HostJob(
-        **common,
+        **common | {"mark": mark},
         merge_stderr=job.routes.merged,
         name=name,
         ranks=ranks,

@@ -218,7 +218,7 @@ class LocalHost:
         self._exited.discard(rank)
         for pid in [pid for pid, r in self._programs.items() if r == rank]:
             del self._programs[pid]
-        self._shims[rank].send(_newcomers_spec(self._specs[rank]))
+        self._shims[rank].send(newcomers_spec(self._specs[rank]))
 
     def finish(self) -> None:
         self.tell(protocol.RELEASE)
@@ -406,11 +406,13 @@ class LocalHost:
             self._finalizing.forget(link)
 
 
-def _newcomers_spec(message: bytes) -> bytes:
+def newcomers_spec(message: bytes) -> bytes:
     """Return the SPEC of an instance that is started in a running attempt."""
     [(_, fields)] = protocol.Decoder().feed(message)
     spec = protocol.Spec.read(fields)
-    spec.environment = [*spec.environment, b"%s=1" % env.ELASTIC_JOINS.encode()]
+    joins = b"%s=1" % env.ELASTIC_JOINS.encode()
+    if joins not in spec.environment:
+        spec.environment = [*spec.environment, joins]
     return spec.pack()
 
 

@@ -5,10 +5,11 @@ may report only its own instances, and may send only so much; otherwise it is lo
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import count
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 from poprun.host.forwarded_streams import (
@@ -31,6 +32,8 @@ from poprun.wire import codec, protocol
 from poprun.wire.channel import Channel
 from poprun.wire.events import (
     CanReform,
+    Clean,
+    Connected,
     DaemonKilled,
     DebuggerReady,
     Event,
@@ -43,9 +46,11 @@ from poprun.wire.events import (
     ReformAsked,
     ReformEnded,
     Remains,
+    ShimLost,
     StacksAvailable,
     UsageMeasured,
 )
+from poprun.words import printable
 
 # The exit code of ssh where the connection fails.
 SSH_FAILED = 255
@@ -73,6 +78,8 @@ class RemoteHost:
         job: The part of the attempt that runs there.
         specs: The SPEC messages of its instances, in rank order.
         devices: The IPUs of the job, None if it has none.
+        shims: The commands that start the shims of instances once the agent is ready;
+            none for those that mpirun starts.
     """
 
     def __init__(
@@ -81,6 +88,7 @@ class RemoteHost:
         job: HostJob,
         specs: Collection[bytes],
         devices: HeldDevices | None = None,
+        shims: Mapping[int, bytes] = MappingProxyType({}),
     ) -> None:
         self.name = job.name
         self.ranks = job.ranks
@@ -99,6 +107,10 @@ class RemoteHost:
         # The connections to mpirun's remote shells, by the number of their command.
         self._shells: dict[int, Channel] = {}
         self._numbers = count(1)
+        # The shims that are to be started, and the instances of those commands that
+        # have been.
+        self._shims = dict(shims)
+        self._shim_commands: dict[int, int] = {}
         self._devices = devices
         self._hostname = connection.hello.hostname
         # By instance: the process there that is attached or is to be.
@@ -120,6 +132,8 @@ class RemoteHost:
     def _receivers_by_kind(self) -> Mapping[int, Callable[..., None]]:
         """Return the methods for the messages of the other end."""
         return {
+            protocol.JOB_STARTED: self._start_shims,
+            protocol.REFUSAL: self._on_refusal,
             protocol.EVENT: self._on_event,
             protocol.STREAM_OPENED: self._on_stream_opened,
             protocol.OUTPUT: self._on_output,
@@ -192,6 +206,8 @@ class RemoteHost:
     def tell(self, kind: int, *fields: bytes | int) -> None:
         if kind == protocol.START_AGAIN:
             self._forget_end(fields[0])
+        elif kind in (protocol.STOP_STARTING, protocol.KILL_INSTANCE):
+            self._cancel_shims(fields or self.ranks)
         if not self._is_lost:
             self._silence.note_sent(time.monotonic())
             self._channel.tell(kind, *fields)
@@ -200,6 +216,34 @@ class RemoteHost:
         """Let an instance that is started again report its life once more."""
         self._reported = {key for key in self._reported if key[1] != rank}
         self._sources = {k: s for k, s in self._sources.items() if k[0] != rank}
+
+    def _start_shims(self) -> None:
+        """Start the shims that mpirun does not start: the agent is ready."""
+        for rank, text in self._shims.items():
+            number = next(self._numbers)
+            self._shim_commands[number] = rank
+            self.tell(protocol.RUN_COMMAND, number, text)
+        self._shims.clear()
+
+    def _on_refusal(self, name: bytes, sentence: bytes, *notes: bytes) -> None:
+        self._lose(
+            f"it refuses the job: {printable(sentence.decode(errors='replace'))}"
+        )
+
+    def _cancel_shims(self, ranks: Iterable[bytes | int]) -> None:
+        """Do not start the shims of instances, or end those that are not there yet."""
+        for rank in map(int, ranks):
+            # poprun may tell this host the same once more because of the event.
+            if self._shims.pop(rank, None) is not None:
+                self._emit(Clean(rank=rank, left_behind=0))
+        for number, rank in self._shim_commands.items():
+            if rank in {*ranks} and (Connected, rank) not in self._reported:
+                self.tell(protocol.END_COMMAND, number)
+
+    def _on_shim_ended(self, number: int) -> None:
+        rank = self._shim_commands.pop(number)
+        if (Connected, rank) not in self._reported and not self._is_lost:
+            self._emit(ShimLost(rank=rank))
 
     def finish(self) -> None:
         self.finished = self._is_lost
@@ -290,6 +334,8 @@ class RemoteHost:
         self.is_clean = is_clean == 1
 
     def _on_command_output(self, number: int, stream: int, data: bytes) -> None:
+        if number in self._shim_commands:
+            return
         if number not in self._shells or stream not in (1, 2):
             raise ValueError("output of a command that does not run there")
         shell = self._shells[number]
@@ -297,6 +343,9 @@ class RemoteHost:
             shell.tell(protocol.SHELL_OUTPUT, stream, data)
 
     def _on_command_ended(self, number: int, code: int) -> None:
+        if number in self._shim_commands:
+            self._on_shim_ended(number)
+            return
         if number not in self._shells:
             raise ValueError("the end of a command that does not run there")
         shell = self._shells.pop(number)
@@ -395,6 +444,8 @@ class RemoteHost:
         if self._connection.memory is None:
             # It is not to be asked any more, which would take until a timeout.
             self._connection.memory = MemoryCounters()
+        # If it can be reached again, its agent ends the old instances.
+        self._connection.hang_up()
         for source in self._sources.values():
             source.receive(b"", 0.0, self._most_unread)
         for sink in self._sinks.values():

@@ -7,13 +7,15 @@ decides when it writes each line.
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from poprun.output.kept_output import KeptOutput
 from poprun.output.lines.console import Console
 from poprun.output.lines.pending_stream import PendingStream
 from poprun.output.lines.screen import Screen
+from poprun.output.lines.tags import Writer
 from poprun.output.output_files import OutputFile, path_of
 from poprun.output.routes import Routes
 from poprun.output.stream_ends import STREAMS
@@ -126,6 +128,10 @@ class OutputRouter:
                 return name, sink.failure
         failures = ((f.path, f.failure) for f in self._files.values() if f.failure)
         return next(failures, None)
+
+    def name_writers(self, writers: Sequence[Writer]) -> None:
+        """Take in the instances when others are added: what their tags have."""
+        self._routes = replace(self._routes, writers=writers)
 
     def open(self, rank: int, stream: str) -> None:
         """Route a stream from now on."""

@@ -50,6 +50,8 @@ class Bounds:
     # The slots of a host that has no number of them, and the most that any host has.
     slots: int
     most_slots: int = MOST
+    # How many instances each host gets, where instances run already; 0 for any number.
+    share: int = 0
     local_replicas: int
     # The number of replicas of every attempt; None where it follows the instances.
     num_replicas: int | None = None
@@ -199,7 +201,9 @@ def choose_members(hosts: Sequence[HostSpec], bounds: Bounds) -> Members:
     """
     slots = [min(host.slots or bounds.slots, bounds.most_slots) for host in hosts]
     best = Members(hosts=(), num_instances=0)
-    for share in range(1, min(max(slots, default=0), bounds.most_instances) + 1):
+    most_on_one = min(max(slots, default=0), bounds.most_instances)
+    shares = [bounds.share] if bounds.share else range(1, most_on_one + 1)
+    for share in shares:
         fitting = [h for h, number in zip(hosts, slots, strict=True) if number >= share]
         most = min(len(fitting), bounds.most_hosts, bounds.most_instances // share)
         counts = range(most, bounds.least_hosts - 1, -1)
@@ -220,6 +224,9 @@ def find_growth(
         usable: All hosts that can be used now.
         members: The members of the job now.
     """
+    if bounds.share:
+        # Hosts with running instances stay.
+        usable = sorted(usable, key=lambda host: host.name not in members.names)
     larger = choose_members(usable, bounds)
     return larger if larger.num_instances > members.num_instances else None
 

@@ -179,6 +179,24 @@ class AgentConnection:
             kind, fields = self._next(limit)
             while kind == protocol.ALIVE:
                 kind, fields = self._next(limit)
+            return self.read_answer(kind, fields, answer_type)
+        except ConnectionError:
+            lines = [line.strip() for line in self.stderr_text.splitlines()]
+            words = quotation(self.connector.name, lines[-MOST_LINES:])
+            raise self._loss(f"the connection to it has ended.{words}") from None
+        except TimeoutError:
+            why = f"its agent does not answer within {within:.0f} s."
+            raise self._loss(why) from None
+
+    def read_answer(
+        self, kind: int, fields: list[bytes], answer_type: Any = None
+    ) -> Any:
+        """Return the answer in a message.
+
+        Raises:
+            PoprunError: See answer.
+        """
+        try:
             match kind, codec.read(kind, fields):
                 case protocol.REPLY, [value]:
                     return codec.unpack_value(answer_type, value)
@@ -188,16 +206,9 @@ class AgentConnection:
                     raise self._loss(f"{codec.why_supervisor_lost(process)}.")
                 case protocol.REFUSAL, [name, sentence, *notes]:
                     raise self._refusal(*map(_text, (name, sentence, *notes)))
-            raise self._loss(f"{INVALID_MESSAGE}.")
         except ValueError:
-            raise self._loss(f"{INVALID_MESSAGE}.") from None
-        except ConnectionError:
-            lines = [line.strip() for line in self.stderr_text.splitlines()]
-            words = quotation(self.connector.name, lines[-MOST_LINES:])
-            raise self._loss(f"the connection to it has ended.{words}") from None
-        except TimeoutError:
-            why = f"its agent does not answer within {within:.0f} s."
-            raise self._loss(why) from None
+            pass
+        raise self._loss(f"{INVALID_MESSAGE}.")
 
     def _loss(self, why: str) -> LaunchError:
         return LaunchError(

@@ -31,7 +31,7 @@ AGENT_ENTRY = os.path.join(
 MOST_CLOCK_DIFFERENCE_S = 60.0
 
 
-class _AgentStart:
+class AgentStart:
     """The start of an agent on one host, which may be tried again."""
 
     def __init__(
@@ -126,7 +126,7 @@ def open_agents(
     """
     limit_s = ANSWER_LIMIT_S * timeout_factor()
     starts = [
-        _AgentStart(host, connector, environ) for host, connector in connectors.items()
+        AgentStart(host, connector, environ) for host, connector in connectors.items()
     ]
     try:
         _wait_for_all(starts, limit_s, show_phase)
@@ -146,7 +146,7 @@ def open_agents(
 
 
 def _wait_for_all(
-    starts: Sequence[_AgentStart], limit_s: float, show_phase: Callable[[str], None]
+    starts: Sequence[AgentStart], limit_s: float, show_phase: Callable[[str], None]
 ) -> None:
     limit = time.monotonic() + limit_s
     while pending := [start for start in starts if start.is_pending]:
@@ -155,7 +155,7 @@ def _wait_for_all(
         now = time.monotonic()
         due = limit
         poll = select.poll()
-        by_descriptor: dict[int, _AgentStart] = {}
+        by_descriptor: dict[int, AgentStart] = {}
         for start in pending:
             if start.connection is None and start.again_at <= now < limit:
                 start.begin()

@@ -48,6 +48,9 @@ class SearchQuestion:
     checks: Sequence[tuple[int, Any]] = ()
     # The machines that the job uses, by their ids.
     machines: Sequence[str] = ()
+    # The hosts that have the folder of --sync, where the job runs on while others join:
+    # they get all copies first. None if that is done before the next attempt.
+    synced: Sequence[str] | None = None
 
     def encode(self) -> bytes:
         """Return the line that `decode` reads."""
@@ -138,7 +141,9 @@ def make_search(environ: Mapping[str, str], question: SearchQuestion) -> Search:
     return Search(
         question,
         lambda: name_hosts(question.settings, environ) or (),
-        lambda hosts: opener.probe(hosts, question.checks, question.machines),
+        lambda hosts: opener.probe(
+            hosts, question.checks, question.machines, question.synced
+        ),
     )
 
 

@@ -170,6 +170,12 @@ class Preflights:
         for host in others:
             del self._hosts[host]
 
+    def put(self, host: HostSpec, preflight: Preflight) -> None:
+        """Take in a host that has come; end an earlier connection to it."""
+        for other in [h for h in self._hosts if h.name == host.name]:
+            self._close([self._hosts.pop(other)])
+        self._hosts[host] = preflight
+
     def close(self) -> None:
         """End the connections to other hosts."""
         self._close(self._hosts.values())

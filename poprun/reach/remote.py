@@ -24,7 +24,7 @@ from poprun.plan.host_facts import HostFacts
 from poprun.plan.slurm import NODE_NAME, read_job
 from poprun.reach.addresses import own_address_towards, own_addresses
 from poprun.reach.agent_connection import AgentConnection
-from poprun.reach.agents import ANSWER_LIMIT_S, open_agents
+from poprun.reach.agents import ANSWER_LIMIT_S, AgentStart, open_agents
 from poprun.reach.connector import Connector
 from poprun.reach.copies import Copy, copy_to_hosts, environment_copies, folder_copy
 from poprun.reach.discovery import name_hosts
@@ -52,9 +52,12 @@ class RemotePreflight(Preflight):
         self._environ = environ
 
     def facts(self) -> HostFacts:
-        facts: HostFacts = self.connection.ask(
-            protocol.DESCRIBE_HOST, os.getcwd(), HostFacts
+        return self.with_login(
+            self.connection.ask(protocol.DESCRIBE_HOST, os.getcwd(), HostFacts)
         )
+
+    def with_login(self, facts: HostFacts) -> HostFacts:
+        """Return the facts of the agent with the environment of a login there."""
         connector = self.connection.connector
         environ = connector.host_environment(
             self.connection.hello.environ, self._environ
@@ -154,6 +157,11 @@ class HostOpener:
             for host in hosts
         }
 
+    def agent_start(self, host: HostSpec, environ: Mapping[str, str]) -> AgentStart:
+        """Return the start of an agent on a host, which has not begun."""
+        [connector] = self._connectors([host], environ).values()
+        return AgentStart(host, connector, environ)
+
     def name_hosts(self, tell: Callable[[bytes], None]) -> Sequence[HostSpec] | None:
         """Return the hosts that the options name; None if they name none.
 
@@ -171,17 +179,25 @@ class HostOpener:
         hosts: Sequence[HostSpec],
         checks: Sequence[tuple[int, Any]],
         machines: Collection[str],
+        synced: Collection[str] | None = None,
     ) -> dict[HostSpec, str]:
         """Return a sentence for each host that a job cannot use besides others.
 
         Args:
             checks: Messages that its agent must not refuse, each with its value.
             machines: The ids of the machines that the job uses.
+            synced: See SearchQuestion.
         """
         others = self._on_other_machines(hosts)
         connectors = self._connectors(others, self.environ)
         failures: dict[HostSpec, str] = {}
-        if self.settings["synchronise-python-venv"]:
+        if synced is not None:
+            environ, tell = self.environ, _tell_nothing
+            self._make_ready(
+                connectors, environ, tell, synced=synced, failures=failures
+            )
+            connectors = {h: c for h, c in connectors.items() if h not in failures}
+        elif self.settings["synchronise-python-venv"]:
             # An agent needs what is copied before an attempt.
             for host, connector in connectors.items():
                 argv = connector.argv(host, ["true"])
@@ -337,6 +353,10 @@ def _keep_other_machines(
                 "out, or start poprun as that user."
             )
         connections.pop(host).end()
+
+
+def _tell_nothing(message: bytes) -> None:
+    """Take the place of a message to a guard, in a process that has none."""
 
 
 def own_names() -> list[str]:

@@ -103,6 +103,8 @@ def event_object(event: Event) -> dict[str, Any] | None:
         match name:
             case "at_ns" | "at_cpu_limit" | "lacks_faulthandler" | "may_run":
                 pass  # the line has a time, and the cause of the job says the rest
+            case "host_names":
+                pass  # the lines before say it of the others
             case "status":
                 is_killed = os.WIFSIGNALED(value)
                 line["exit_code"] = exit_code(value)
@@ -142,6 +144,7 @@ EVENT_NAMES: Mapping[type[Event], str] = {
     job_events.DevicesLost: "ipus_lost",
     job_events.HostLost: "host_lost",
     job_events.HostsAvailable: "hosts_available",
+    job_events.HostJoins: "host_joins",
     job_events.ShimLost: "supervisor_lost",
     job_events.Orphaned: "instance_orphaned",
     job_events.DaemonKilled: "mpirun_daemon_killed",

@@ -11,6 +11,7 @@ from poprun.supervise.group_calls import GroupCalls
 from poprun.wire.events import (
     Event,
     Exited,
+    HostJoins,
     HostLost,
     Interrupted,
     MembersChanged,
@@ -79,6 +80,11 @@ class Progress:
                 self._ended.discard(rank)
                 # The others do not wait for it.
                 self._members -= {rank}
+            case HostJoins(ranks=ranks, host_names=names):
+                self._instances = len(names)
+                self._started.difference_update(ranks)
+                self._ended.difference_update(ranks)
+                self._members -= {*ranks}
             case ReformAsked(rank=rank):
                 self._reforming.add(rank)
             case ReformEnded(rank=rank):

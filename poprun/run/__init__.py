@@ -19,7 +19,7 @@ from poprun.plan.elastic import is_elastic, reform_refusal
 from poprun.plan.instance_count import with_tasks_of_slurm
 from poprun.plan.request import read_request
 from poprun.plan.show import show_plan
-from poprun.plan.values import PartitionVariables, Request, new_attempt
+from poprun.plan.values import Describe, PartitionVariables, Request, new_attempt
 from poprun.reach.temporary_directories import temporary_directory
 from poprun.result.recorder import Recorder
 from poprun.run.attempt import run_attempt
@@ -88,7 +88,13 @@ def run(
         if guard is None:
             return _dry_run(request, stages.preview(request, context.environ), context)
         preparation = Preparation(
-            request, guard, context, stages, hosts, partial(plan, again=True)
+            request,
+            guard,
+            context,
+            stages,
+            hosts,
+            partial(plan, again=True),
+            partial(_read_request, programs, context, hosts),
         )
         return _run_job(preparation, guard, context, stages)
 
@@ -131,24 +137,7 @@ def _plan(
         context.enter("plan")
     if hosts is not None:
         settings = hosts.settings_of_attempt(guard, lost, growth)
-    request = read_request(
-        settings,
-        programs,
-        context.environ,
-        temporary_directory(context.environ),
-        context.hosts.describe,
-        reservation.find_host_servers,
-        context.identity,
-    )
-    if hosts is not None:
-        refusal = reform_refusal(request, settings)
-        request = replace(
-            request,
-            arguments=replace(request.arguments, survives=not refusal),
-            reform_refusal=refusal,
-            least_instances=hosts.bounds.least_instances,
-            least_hosts=hosts.bounds.least_hosts,
-        )
+    request = _read_request(programs, context, hosts, settings, context.hosts.describe)
     if again:
         return request
     notes = (*request.notes, *output_routes.note_on_terminal(request))
@@ -161,6 +150,39 @@ def _plan(
     topology = request.topology
     context.preparing.set_shape(topology.num_instances, topology.num_replicas)
     return request
+
+
+def _read_request(
+    programs: Sequence[Program],
+    context: RunContext,
+    hosts: ElasticHosts | None,
+    settings: Settings,
+    describe: Describe,
+) -> Request:
+    """Return the request for settings that are those of one attempt.
+
+    Args:
+        describe: Returns the facts of each host.
+    """
+    request = read_request(
+        settings,
+        programs,
+        context.environ,
+        temporary_directory(context.environ),
+        describe,
+        reservation.find_host_servers,
+        context.identity,
+    )
+    if hosts is None:
+        return request
+    refusal = reform_refusal(request, settings)
+    return replace(
+        request,
+        arguments=replace(request.arguments, survives=not refusal),
+        reform_refusal=refusal,
+        least_instances=hosts.bounds.least_instances,
+        least_hosts=hosts.bounds.least_hosts,
+    )
 
 
 def _dry_run(

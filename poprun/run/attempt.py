@@ -16,6 +16,7 @@ from poprun.helpers.end_actions import EndActions
 from poprun.host.host_link import HostLink
 from poprun.host.links import open_links
 from poprun.host_specs import HostSpec
+from poprun.job import output_routes
 from poprun.job.output_routes import make_router
 from poprun.job.resource_limits import caller_limits
 from poprun.job.values import Job
@@ -24,21 +25,21 @@ from poprun.output import terminal
 from poprun.output.output_tap import OutputTap
 from poprun.output.stdin import Stdin, describe_unread
 from poprun.output.writer import write_text
-from poprun.plan.assignments import generation_variables
-from poprun.plan.values import Plan, new_generation
+from poprun.plan.values import Plan
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.result import conclusion
 from poprun.result.formats import outcome_name
 from poprun.result.progress import Progress
 from poprun.result.verdict import Verdict, may_restart
 from poprun.run.context import RunContext, make_log
+from poprun.run.growth import RunningGrowth
+from poprun.supervise.arrivals import Arrivals
 from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.clients.job_view import AttemptView
 from poprun.supervise.clients.server import Clients
 from poprun.supervise.event_log import EventLog
 from poprun.supervise.guard_start import StartedGuard, start_guard
 from poprun.supervise.host_search import HostSearch
-from poprun.supervise.membership import BeginGeneration
 from poprun.supervise.mpirun_process import MpirunProcess
 from poprun.supervise.stopping import Cause, Reason
 from poprun.supervise.supervisor import Supervisor
@@ -49,6 +50,7 @@ from poprun.wire.events import (
     Event,
     Exited,
     FailedInFinalize,
+    HostJoins,
     HostLost,
     HostsAvailable,
     Started,
@@ -56,6 +58,8 @@ from poprun.wire.events import (
 
 # Gets the mark of the job, and says by a function why there are no more hosts.
 MakeSearch = Callable[[str, Callable[[str], None]], HostSearch | None]
+# Gets the plan and the job, and the same.
+MakeGrowth = Callable[[Plan, Job, Callable[[str], None]], RunningGrowth | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,7 @@ def run_attempt(
     restarts_left: int = 0,
     clients: Clients | None = None,
     make_search: MakeSearch = lambda mark, warn: None,
+    make_growth: MakeGrowth = lambda plan, job, warn: None,
     changed: str = "",
 ) -> tuple[Verdict, Successor | None]:
     """Run one attempt of a job to its end, and report how it went.
@@ -96,7 +101,8 @@ def run_attempt(
     Args:
         restarts_left: How many restarts of --max-restarts are left.
         clients: The clients that the job had before, if it has served any.
-        make_search: Returns what looks for more hosts while it runs.
+        make_search: Returns what looks for hosts for which it is stopped.
+        make_growth: Returns what takes hosts in while it runs.
         changed: Why the attempt before this one has ended, "" for the first.
 
     Raises:
@@ -115,7 +121,9 @@ def run_attempt(
         raise HostUnreachableError(str(error)) from error
     context.recorder.begin_attempt(plan)
     mpirun.start()
-    attempt = _RunningAttempt(job, plan, context, mpirun, links, restarts_left)
+    attempt = _RunningAttempt(
+        job, plan, context, mpirun, links, restarts_left, make_growth
+    )
     clients = clients or Clients(plan.request.identity)
     return attempt.run(clients, memory_before, make_search, changed)
 
@@ -145,6 +153,7 @@ class _RunningAttempt:
         mpirun: MpirunProcess,
         hosts: Sequence[HostLink],
         restarts_left: int,
+        make_growth: MakeGrowth,
     ) -> None:
         job = replace(job, restarts_left=restarts_left)
         self._job, self._plan, self._context = job, plan, context
@@ -160,6 +169,7 @@ class _RunningAttempt:
             job, environ, self._progress.text if settings.shows_progress else None
         )
         self._log = make_log(settings, environ, self._router.say)
+        self._growth = make_growth(plan, job, self._log.warn)
         self._listeners = list(self._make_listeners())
         # popdist refuses a value that is no duration.
         stall = read_duration(environ.get(env.STALL_TIMEOUT, ""))
@@ -180,7 +190,9 @@ class _RunningAttempt:
             memory_before: The counters of each host before mpirun was started.
         """
         tap = OutputTap()
-        clients.show(AttemptView(self._plan, tap.last_line, changed), tap)
+        self._view = AttemptView(self._plan, tap.last_line, changed)
+        clients.show(self._view, tap)
+        growth = self._growth
         supervisor = Supervisor(
             self._job,
             self._mpirun,
@@ -188,8 +200,9 @@ class _RunningAttempt:
             self._router,
             self._listen,
             clients,
-            self._environs,
+            (lambda new: {}) if growth is None else growth.environs,
             make_search(self._job.mark, self._log.warn),
+            None if growth is None else Arrivals(growth, self._log.warn),
         )
         supervisor.start()
         try:
@@ -204,7 +217,7 @@ class _RunningAttempt:
         if self._next_guard is not None and may_follow:
             clients.pause()
             growths = [e for e in end.events if isinstance(e, HostsAvailable)]
-            lost = [event for event in end.events if isinstance(event, HostLost)]
+            lost = _lost_hosts(end.events)
             return verdict, Successor(
                 guard=self._next_guard,
                 clients=clients,
@@ -235,6 +248,8 @@ class _RunningAttempt:
             names_hosts=len(self._hosts) > 1,
             debugged=job.stdin.debugged,
         ).listen
+        if self._growth is not None:
+            yield self._growth.listen
         yield context.recorder.listen
         if context.trace is not None:
             names = {rank: host.name for host in self._hosts for rank in host.ranks}
@@ -248,24 +263,19 @@ class _RunningAttempt:
                 self._router.show_failed(event.rank)
             case FailedInFinalize(rank=rank):
                 self._router.show_failed(rank)
+            case HostJoins(ranks=ranks) if self._growth is not None:
+                self._plan = self._growth.plan
+                self._view.extend(self._plan, ranks)
+                more = output_routes.routes(
+                    self._plan, self._context.settings, self._context.caller_environ
+                )
+                self._router.name_writers(more.writers)
             case AllMeasured():
                 for sentence in self._progress.new_stalls(self._stall_s):
                     advice = "'popctl dump' shows where each of them is."
                     self._log.warn(f"{sentence} {advice}")
         for listen in self._listeners:
             listen(event)
-
-    def _environs(self, new: BeginGeneration) -> Mapping[int, Mapping[str, str | None]]:
-        """Return the variables of each member of a generation."""
-        links_port, store_port = new.ports[new.members[0]]
-        attempt = new_generation(self._plan.attempt, links_port, store_port)
-        variables = generation_variables(self._plan, new.members, attempt)
-        more = {
-            env.ENDED_INSTANCES: self._job.ended_file(new.generation),
-            env.ELASTIC_MEMBERS: ",".join(map(str, new.members)),
-        }
-        pairs = zip(new.members, variables, strict=True)
-        return {member: {**own, **more} for member, own in pairs}
 
     def _before_end(self, end: AttemptEnd) -> None:
         """Start the guard of the next attempt, if one follows, and collect the trace.
@@ -313,7 +323,8 @@ class _RunningAttempt:
         def memory_change(rank: int) -> MemoryCounters:
             host = self._plan.assignments[rank].host
             now = self._context.hosts[host].read_memory_counters()
-            return now.since(memory_before[host])
+            joined = {} if self._growth is None else self._growth.memory
+            return now.since(joined.get(host) or memory_before[host])
 
         cause = conclusion.report_attempt(
             verdict,
@@ -334,6 +345,17 @@ class _RunningAttempt:
         name = outcome_name(end.state, verdict)
         self._context.recorder.end_attempt(name, verdict, cause)
         return replace(verdict, sentence=cause)
+
+
+def _lost_hosts(events: Sequence[Event]) -> list[HostLost]:
+    """Return the losses of the hosts that have not joined again."""
+    lost: dict[str, HostLost] = {}
+    for event in events:
+        if isinstance(event, HostLost):
+            lost[event.host] = event
+        elif isinstance(event, HostJoins):
+            lost.pop(event.host, None)
+    return list(lost.values())
 
 
 def undo_job(job: Job, guard: StartedGuard) -> list[str]:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from popdist import environment as env
 from poprun.color import uses_color
 from poprun.helpers.own_process import without_own_changes
 from poprun.host_specs import HostSpec
@@ -14,6 +15,7 @@ from poprun.options.types import AUTO
 from poprun.output.phase_line import PhaseLine
 from poprun.output.terminal import has_status_line
 from poprun.plan.values import Request
+from poprun.reach.agents import AgentStart
 from poprun.reach.hosts import Preflights
 from poprun.reach.remote import HostOpener
 from poprun.result.recorder import Recorder
@@ -74,7 +76,7 @@ class RunContext:
         opened = None if guard is None else partial(self._opener.open, guard.tell)
         self.hosts = Preflights(opened)
         # The hosts of an elastic job that have the folder of --sync.
-        self._synced: set[str] = set()
+        self.synced: set[str] = set()
 
     def enter(self, phase: str) -> None:
         """Begin a phase of the run in the trace."""
@@ -101,12 +103,18 @@ class RunContext:
             reopen = partial(
                 self._opener.open,
                 guard.tell,
-                synced=self._synced,
+                synced=self.synced,
                 failures=failures,
             )
             self.hosts.reopen(hosts, reopen)
-            self._synced |= {host.name for host in hosts if host not in failures}
+            self.synced |= {host.name for host in hosts if host not in failures}
         return failures
+
+    def agent_start(self, host: HostSpec) -> AgentStart:
+        """Return the start of an agent for a running attempt."""
+        # The guard ends the processes with the job's mark.
+        environ = {**self.environ, env.JOB_ID: self.identity}
+        return self._opener.agent_start(host, environ)
 
     def name_hosts(self, guard: StartedGuard | None) -> Sequence[HostSpec] | None:
         """Return the hosts that the options name; None if they name none."""

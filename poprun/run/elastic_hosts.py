@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from poprun.errors import HostUnreachableError, OptionError
 from poprun.host_specs import HostSpec, parse_hosts
@@ -26,6 +27,7 @@ SEARCH_OPTIONS = (
     "host",
     "hostfile",
     "ssh",
+    "sync",
     "synchronise-python-venv",
 )
 
@@ -135,6 +137,37 @@ class ElasticHosts:
             settings={name: settings[name] for name in SEARCH_OPTIONS},
             machines=hosts.machines(members.hosts),
         )
+
+    def question_while_running(
+        self, present: Sequence[HostSpec], share: int, losses: Counter[str]
+    ) -> SearchQuestion | None:
+        """Return what to ask while instances run on; None if no host may join them.
+
+        Args:
+            present: The hosts with instances.
+            share: How many instances each of them has.
+            losses: How often each host was lost in this attempt.
+        """
+        settings, bounds = self._context.settings, self._bounds
+        if bounds is None or not settings["max-restarts"]:
+            return None
+        if len(present) >= min(bounds.most_hosts, bounds.most_instances // share):
+            return None
+        return SearchQuestion(
+            members=Members(hosts=present, num_instances=share * len(present)),
+            bounds=replace(bounds, share=share),
+            losses=dict(self._losses + losses),
+            # ssh could not ask for a password.
+            settings={"distribute-ssh-key": False}
+            | {n: settings[n] for n in SEARCH_OPTIONS},
+            machines=self._context.hosts.machines(present),
+            synced=sorted(self._context.synced),
+        )
+
+    def settings_on(self, hosts: Sequence[HostSpec], share: int) -> Settings:
+        """Return the settings of the job with so many instances on these hosts."""
+        members = Members(hosts=hosts, num_instances=share * len(hosts))
+        return elastic.settings_with(self._context.settings, members, self.bounds)
 
     def _name_hosts(self, guard: StartedGuard | None) -> Sequence[HostSpec]:
         settings = self._context.settings

@@ -15,11 +15,13 @@ from poprun.plan.assignments import make_plan
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.topology import Topology
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
+from poprun.reach.host_search import SearchQuestion
 from poprun.reach.remote import mpi_checks
 from poprun.result.verdict import Verdict
 from poprun.run.attempt import Successor, wait_for_stdin
 from poprun.run.context import RunContext
 from poprun.run.elastic_hosts import ElasticHosts
+from poprun.run.growth import RunningGrowth
 from poprun.supervise.guard_start import StartedGuard
 from poprun.supervise.host_search import HostSearch
 from poprun.wire.events import HostsAvailable
@@ -69,6 +71,8 @@ class Preparation:
         hosts: Those of an elastic job; None for a job that always has the same.
         plan_again: Returns the request of the next attempt of an elastic job. It gets
             the guard, the hosts that the last attempt has lost, and its growth.
+        read_request: Returns a request for settings, and a function that returns the
+            facts of hosts.
 
     Raises:
         PoprunError: The job cannot be started. Nothing is reserved then.
@@ -82,9 +86,11 @@ class Preparation:
         stages: Stages,
         hosts: ElasticHosts | None,
         plan_again: Callable[..., Request],
+        read_request: Callable[..., Request],
     ) -> None:
         self._request, self._context, self._stages = request, context, stages
         self._hosts, self._plan_again = hosts, plan_again
+        self._read_request = read_request
         self._num_reservations = 0
         # The needs for which there are devices.
         self._reserved_for: tuple[Topology, bool] | None = None
@@ -169,6 +175,25 @@ class Preparation:
         environ = self._context.environ
         question = replace(question, checks=mpi_checks(self._request.mpi))
         return HostSearch(question, environ, mark, warn, self._refuse_growth)
+
+    def make_growth(
+        self, plan: Plan, job: Job, warn: Callable[[str], None]
+    ) -> RunningGrowth | None:
+        """Return what takes hosts into a running attempt; None if none may join it.
+
+        Args:
+            warn: Says why hosts cannot be found.
+        """
+        if self._hosts is None or plan.request.reform_refusal:
+            return None
+        environ = self._context.environ
+
+        def search(question: SearchQuestion) -> HostSearch:
+            return HostSearch(question, environ, job.mark, warn)
+
+        return RunningGrowth(
+            plan, job, self._context, self._hosts, self._read_request, search
+        )
 
     def _refuse_growth(self, growth: HostsAvailable) -> str:
         """Return why there are no IPUs for more instances; "" if there are."""

@@ -173,6 +173,7 @@ class Restarts:
             restarts_left=self._num_left,
             clients=clients,
             make_search=self._preparation.make_search,
+            make_growth=self._preparation.make_growth,
             changed=self._causes[-1] if self._causes else "",
         )
 

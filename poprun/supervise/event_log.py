@@ -15,6 +15,7 @@ from poprun.wire.events import (
     Exited,
     FailedInFinalize,
     GuardLost,
+    HostJoins,
     HostLost,
     HostsAvailable,
     Interrupted,
@@ -28,7 +29,7 @@ from poprun.wire.events import (
     StartedAgain,
     WaitsInFinalize,
 )
-from poprun.words import counted, format_ranges
+from poprun.words import counted, describe_instances, format_ranges
 
 
 class EventLog:
@@ -84,6 +85,9 @@ class EventLog:
                 self._log.info(f"Instance {rank} is started again")
             case HostsAvailable(why=why, num_instances=number):
                 self._log.say(f"{why}: stopping the instances, to go on with {number}.")
+            case HostJoins(host=host, ranks=ranks):
+                which = describe_instances(ranks)
+                self._log.say(f"The host {host} can be used: starting {which} there.")
             case SlurmEndsJob() if not self._interrupts:
                 self._warn_once(
                     SlurmEndsJob, "Slurm is ending its job: stopping the instances."

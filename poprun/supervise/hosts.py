@@ -14,6 +14,11 @@ class Hosts:
     def __iter__(self) -> Iterator[HostLink]:
         return iter(self._links)
 
+    def put(self, link: HostLink) -> None:
+        """Take in a host, in the place of a lost one that had its instances."""
+        others = [h for h in self._links if {*h.ranks}.isdisjoint(link.ranks)]
+        self._links = [*others, link]
+
     def tell(self, kind: int, *values: int) -> None:
         for host in self._links:
             host.tell(kind, *values)

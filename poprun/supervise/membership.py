@@ -4,8 +4,8 @@
 
 The members form a generation, from 0 on. When instances are lost, the others leave it:
 each asks for the next generation, and all get it once no living member is missing. An
-instance that is started again has no part in a generation until it asks for one, and
-the members are told then.
+instance that is started again, or on a host that has come, has no part in a generation
+until it asks for one, and the members are told then.
 
 `rank` in events is the number of an instance in the attempt. Its rank in a generation
 is its position among the members.
@@ -14,6 +14,7 @@ is its position among the members.
 import os
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from math import inf
 from typing import Any
 
@@ -26,6 +27,7 @@ from poprun.wire.events import (
     Clean,
     Event,
     Exited,
+    HostJoins,
     HostLost,
     ReformAsked,
     ReformEnded,
@@ -127,10 +129,12 @@ class Membership:
     hosts: Sequence[str] = ()
     generation: int = 0
     members: tuple[int, ...] = ()
-    # The instances whose programs may run: members, and those started again.
+    # The instances whose programs may run: members and newcomers.
     living: Set[int] = frozenset()
-    # The instances that were started again and belong to no generation yet.
+    # The instances that were started later and belong to no generation yet, and those
+    # of them that a host has brought.
     newcomers: Set[int] = frozenset()
+    brought: Set[int] = frozenset()
     # The instances with a process that can re-form.
     able: Set[int] = frozenset()
     # The requests for the next generation, and the time of the first of them.
@@ -161,9 +165,18 @@ class Membership:
     @property
     def goes_on(self) -> bool:
         """Whether the job goes on without the instances that are lost."""
+        return self.can_reform and self.are_enough(self.available)
+
+    @property
+    def can_reform(self) -> bool:
+        """Whether all members that live have told poprun that they can."""
         left = self.living_members
-        can_reform = not self.refusal and bool(left) and self.able >= set(left)
-        return can_reform and self.are_enough(self.available)
+        return not self.refusal and bool(left) and self.able >= set(left)
+
+    @property
+    def takes_hosts(self) -> bool:
+        """Whether instances on more hosts may join the members."""
+        return self.can_reform and not self.is_finishing and not self.is_over
 
     @property
     def may_have_state(self) -> bool:
@@ -234,6 +247,14 @@ def decide(state: Membership, event: Event, now: float) -> Step:
             return _lose(state, event, {rank}, now)
         case HostLost(ranks=ranks):
             return _lose(state, event, set(ranks), now)
+        case HostJoins(ranks=ranks, host_names=hosts):
+            return replace(
+                state,
+                hosts=hosts,
+                living=state.living | {*ranks},
+                newcomers=state.newcomers | {*ranks},
+                brought=state.brought | {*ranks},
+            ), []
         case Clean(rank=rank) if rank in state.starts:
             return _schedule(state, rank, now), []
     state, answers = _depart(state, now)
@@ -272,14 +293,13 @@ def _ask(state: Membership, event: ReformAsked, now: float) -> Step:
         missing = [r for r in state.living_members if r not in state.asked]
         answers = [SuspectHosts(ranks=tuple(missing))] if missing else []
     else:
-        why = f"instance {rank}{_on(state, rank)} was started again"
-        answers = _tell_members(state, ADDED, why)
+        answers = _tell_of_newcomer(state, rank)
     state, more = _advance(state, now)
     return state, answers + more
 
 
 def _lose(state: Membership, event: Event, ranks: set[int], now: float) -> Step:
-    lost = ranks & state.living
+    lost, brought = ranks & state.living, state.brought
     has_lost_members = not lost.isdisjoint({*state.members} - state.newcomers)
     why = _describe(state, event)
     loss = Loss(
@@ -305,6 +325,11 @@ def _lose(state: Membership, event: Event, ranks: set[int], now: float) -> Step:
     if isinstance(event, Exited) and may_start:
         state = replace(state, starts={**state.starts, event.rank: inf})
     answers = _tell_members(state, LOST, why) if has_lost_members else []
+    # Others of a host that has come may have waited for a newcomer on it.
+    waiting = {state.hosts[r]: r for r in state.brought & state.asked.keys()}
+    for host in dict.fromkeys(state.hosts[rank] for rank in lost & brought):
+        if host in waiting:
+            answers += _tell_of_newcomer(state, waiting[host])
     state, more = _advance(state, now)
     return state, answers + more
 
@@ -332,9 +357,30 @@ def _without_ranks(state: Membership, ranks: set[int]) -> Membership:
         state,
         living=state.living - ranks,
         newcomers=state.newcomers - ranks,
+        brought=state.brought - ranks,
         able=state.able - ranks,
         asked=_without(state.asked, ranks),
     )
+
+
+def _tell_of_newcomer(state: Membership, rank: int) -> list[Answer]:
+    """Return the messages about an instance that has asked to join the members.
+
+    They hear of a host that has come once all its instances have asked, so that they
+    re-form once for it.
+    """
+    why = f"instance {rank}{_on(state, rank)} was started again"
+    if rank in state.brought:
+        host = state.hosts[rank]
+        ranks = [r for r in sorted(state.brought) if state.hosts[r] == host]
+        if not state.asked.keys() >= set(ranks):
+            return []
+        why = _describe_arrival(host, ranks)
+    return _tell_members(state, ADDED, why)
+
+
+def _describe_arrival(host: str, ranks: Sequence[int]) -> str:
+    return f"the host {host} has joined with {describe_instances(ranks)}"
 
 
 def _tell_members(state: Membership, kind: str, why: str) -> list[Answer]:
@@ -380,9 +426,12 @@ def _begin(state: Membership, members: tuple[int, ...], now: float) -> Step:
             f"the process of instance {rank}{_on(state, rank)} that used popdist has "
             "ended"
         )
-    if added:
-        verb = "was" if len(added) == 1 else "were"
-        reasons.append(f"{describe_instances(added)} {verb} started again")
+    if again := [rank for rank in added if rank not in state.brought]:
+        verb = "was" if len(again) == 1 else "were"
+        reasons.append(f"{describe_instances(again)} {verb} started again")
+    brought = [rank for rank in added if rank in state.brought]
+    for host, ranks in groupby(brought, lambda rank: state.hosts[rank]):
+        reasons.append(_describe_arrival(host, list(ranks)))
     began = min([loss.at for loss in losses], default=state.asked_at)
     answer = BeginGeneration(
         generation=state.generation + 1,
@@ -398,6 +447,7 @@ def _begin(state: Membership, members: tuple[int, ...], now: float) -> Step:
         generation=answer.generation,
         members=members,
         newcomers=state.newcomers - {*added},
+        brought=state.brought - {*added},
         asked={},
         asked_at=inf,
     )

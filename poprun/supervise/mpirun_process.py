@@ -70,7 +70,7 @@ class MpirunProcess:
         self._guard = guard
         self._num_replaced = 0
         self._output = guard.output
-        self._older = guard.older.union(connections)
+        self._older = {*guard.older, *connections}
         # mpirun and the shims, and the connections to other hosts: pid -> start time.
         self._known: dict[int, int] = dict(connections)
         # This attempt makes and undoes them, unless a successor undoes the job's.
@@ -147,6 +147,12 @@ class MpirunProcess:
         """Take in a shim, which is one of the job's supervisors from now on."""
         self._remember(pid, start)
         shim.send(self._hold, self._pipe[1:])
+
+    def add_connection(self, pid: int, start: int) -> None:
+        """Take in a process that connects poprun to a host that has come."""
+        self._older.add(pid)
+        self._known[pid] = start
+        self._guard.channel.tell(protocol.KNOWN, pid, start)
 
     def stop_starting(self) -> None:
         """Start no mpirun any more: the job stops."""
@@ -407,5 +413,5 @@ class MpirunProcess:
 
     def _orphans(self) -> list[processes.Process]:
         """Return the processes below poprun that a guard has left when it died."""
-        others = self._older | {self._guard.pid}
+        others = {*self._older, self._guard.pid}
         return [p for p in processes.descendants([os.getpid()]) if p.pid not in others]

@@ -26,6 +26,7 @@ from poprun.wire.events import (
     Event,
     Exited,
     FailedInFinalize,
+    HostJoins,
     HostLost,
     HostsAvailable,
     Interrupted,
@@ -159,6 +160,8 @@ class JobState:
     connected: frozenset[int] = frozenset()
     started: frozenset[int] = frozenset()
     gone: frozenset[int] = frozenset()
+    # The instances whose shims were not started by mpirun, but on a host that has come.
+    brought: frozenset[int] = frozenset()
     # When an instance last failed, or something other than poprun stopped it.
     failed_at: float = -inf
     mpirun_ended: bool = False
@@ -195,6 +198,13 @@ class JobState:
         is_running = self.phase is Phase.RUNNING and self.debugged is None
         may_stop = not self.has_ended_program and not self.membership.may_have_state
         return is_running and all_run and may_stop
+
+    @property
+    def outlives_mpirun(self) -> bool:
+        """Whether an instance is left, but none that mpirun has started."""
+        others = set(range(self.num_instances)) - self.brought
+        is_running = self.phase is Phase.RUNNING
+        return is_running and self.gone >= others and not self.gone >= self.brought
 
     @property
     def debugger_takes_interrupt(self) -> bool:
@@ -249,6 +259,15 @@ def _note(state: JobState, event: Event, now: float) -> JobState:
             return replace(state, gone=state.gone.union(ranks))
         case StartedAgain(rank=rank):
             return replace(state, gone=state.gone - {rank})
+        case HostJoins(ranks=ranks, host_names=names):
+            return replace(
+                state,
+                num_instances=len(names),
+                connected=state.connected.union(ranks),
+                started=state.started.difference(ranks),
+                gone=state.gone.difference(ranks),
+                brought=state.brought.union(ranks),
+            )
         case MpirunExited():
             return replace(state, mpirun_ended=True)
         case DebuggerReady() | PromptShown() | PromptOver() | DebuggerInterrupted():
@@ -323,6 +342,8 @@ def _react(state: JobState, event: Event, now: float) -> Step:
             )
         case HostLost(ranks=ranks) if running and ranks:
             return _stop(state, Cause(reason=Reason.HOST_LOST), now, machinery)
+        case MpirunExited() if state.outlives_mpirun:
+            return state, []
         case MpirunExited() if state.phase < Phase.LEAVING and not _all_gone(state):
             return _stop(state, Cause(reason=Reason.MPIRUN_ENDED), now, machinery)
         case HostsAvailable() if state.may_grow:

@@ -23,6 +23,7 @@ from poprun.output.streams import Streams
 from poprun.output.terminal import is_foreground, wait_until_readable
 from poprun.output.waiter import READ, Interest, LoopPart
 from poprun.supervise import membership, stopping
+from poprun.supervise.arrivals import Arrivals
 from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.clients.server import Clients, Controls
 from poprun.supervise.drain import drain, reader_timeout
@@ -41,6 +42,7 @@ from poprun.wire.events import (
     DevicesLost,
     Event,
     Exited,
+    HostJoins,
     HostLost,
     Interrupted,
     MpirunExited,
@@ -82,7 +84,8 @@ class Supervisor:
         hosts: Have all instances of the job among them.
         listen: Is called with each event after it has been acted on; must not wait.
         environs: Is called for each generation of an elastic job after the first.
-        search: Looks for more hosts; None if the job may have no more instances.
+        search: Looks for hosts for which the job is stopped; None if it may not grow.
+        arrivals: Looks for hosts that join the running instances, likewise.
     """
 
     def __init__(
@@ -95,14 +98,14 @@ class Supervisor:
         clients: Clients,
         environs: Environs = lambda _: {},
         search: HostSearch | None = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
-        self._job, self._search = job, search
+        self._job, self._search, self._arrivals = job, search, arrivals
         self._mpirun, self._hosts, self._clients = mpirun, Hosts(hosts), clients
-        # mpirun after the hosts: see its `interests`.
+        self._searches = [s for s in (search, arrivals) if s is not None]
         devices = () if job.devices is None else (job.devices,)
-        searches = () if search is None else (search,)
-        self._parts: Sequence[LoopPart] = (
-            *(*hosts, *devices, mpirun, clients, *searches),
+        self._other_parts: Sequence[LoopPart] = (
+            *(*devices, mpirun, clients, *self._searches),
         )
         self._streams = Streams(router, clients.tap)
         self._members = MemberChanges(self._hosts, self._streams, self._emit, environs)
@@ -180,8 +183,8 @@ class Supervisor:
         """
         while self._state.phase is not Phase.OVER:
             self._turn(self._state.deadline)
-        if self._search is not None:
-            self._search.end()
+        for search in self._searches:
+            search.end()
         for host in self._hosts:
             host.finish()
         # The guard ends the connections to other hosts, too.
@@ -236,6 +239,11 @@ class Supervisor:
         """The first signal to end the job that came when it was over, 0 for none."""
         return next(iter(self._late_signals), 0)
 
+    @property
+    def _parts(self) -> Sequence[LoopPart]:
+        # mpirun after the hosts: see its `interests`.
+        return (*self._hosts, *self._other_parts)
+
     def _reader_timeout(self) -> float:
         events = self._end(b"").unsurvived_events
         return reader_timeout(
@@ -258,6 +266,7 @@ class Supervisor:
             self._measure()
         self._look_at_groups(now)
         self._look_for_growth()
+        self._let_hosts_join()
         for part in self._parts:
             part.tick(time.monotonic())
         loss = "" if self._job.devices is None else self._job.devices.loss
@@ -303,7 +312,9 @@ class Supervisor:
         if isinstance(event, StacksAvailable | UsageMeasured):
             return
         if isinstance(event, MpirunExited):
-            self._mpirun_status = event.status
+            # Its processes were lost with hosts, which the job has survived.
+            outlives = self._state.outlives_mpirun
+            self._mpirun_status = 0 if outlives else event.status
             for host in self._hosts:
                 host.take_in_losses()
         self._state, actions = stopping.decide(self._state, event, time.monotonic())
@@ -318,6 +329,8 @@ class Supervisor:
         if isinstance(event, Exited | Refused | ShimLost):
             self._members.note_end(event.rank, self._state.membership)
         elif isinstance(event, HostLost) and not self._job.reform_refusal:
+            if self._arrivals is not None:
+                self._arrivals.note_loss(event.host)
             for rank in event.ranks:
                 self._members.note_end(rank, self._state.membership)
         if isinstance(event, Connected | HostLost | MpirunStarted):
@@ -387,6 +400,22 @@ class Supervisor:
         if (growth := self._search.take()) is not None:
             self._emit(growth)
 
+    def _let_hosts_join(self) -> None:
+        """Start instances on the hosts that have come while the others run on."""
+        if self._arrivals is None:
+            return
+        state = self._state
+        is_running = state.phase is Phase.RUNNING and state.debugged is None
+        if not (is_running and state.membership.takes_hosts):
+            self._arrivals.end()
+            return
+        for link, connection, host_names in self._arrivals.look():
+            self._mpirun.add_connection(connection.pid, connection.start)
+            self._hosts.put(link)
+            link.start(self._emit, self._streams, self._stdin_feeder)
+            ranks = tuple(link.ranks)
+            self._emit(HostJoins(host=link.name, ranks=ranks, host_names=host_names))
+
     def _measure(self) -> None:
         self._hosts.tell(protocol.MEASURE)
 
@@ -441,8 +470,8 @@ class Supervisor:
         self._router.hide_status()
         # SIGSTOP, because SIGTSTP does not reach the leader of another session.
         self._hosts.tell(protocol.SIGNAL, signal.SIGSTOP)
-        if self._search is not None:
-            self._search.send_signal(signal.SIGSTOP)
+        for search in self._searches:
+            search.send_signal(signal.SIGSTOP)
         # A shell continues a stopped job that it kills: poprun must not stop again.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
         os.kill(os.getpid(), number)
@@ -451,8 +480,8 @@ class Supervisor:
             wait_until_readable(0, ENDING_SIGNALS)
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         self._hosts.tell(protocol.SIGNAL, signal.SIGCONT)
-        if self._search is not None:
-            self._search.send_signal(signal.SIGCONT)
+        for search in self._searches:
+            search.send_signal(signal.SIGCONT)
 
     def _resize(self) -> None:
         """Give the instances' terminals the size that poprun's has now."""

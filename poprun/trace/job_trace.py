@@ -32,6 +32,7 @@ from poprun.trace.timeline import InstanceLife, LaunchPhase
 from poprun.wire.events import (
     Event,
     Exited,
+    HostJoins,
     MembersChanged,
     MpirunExited,
     MpirunStarted,
@@ -109,9 +110,12 @@ class JobTrace:
                 end = f"exit code {exit_code(event.status)}"
                 life = replace(started, ended_ns=event.at_ns, end=end)
                 self._lives[attempt, rank] = life
-            case StartedAgain(rank=rank) if (attempt, rank) in self._lives:
-                life = self._lives.pop((attempt, rank))
-                self._earlier_lives.append((attempt, rank, life))
+            case StartedAgain(rank=rank):
+                self._end_life(rank, now)
+            case HostJoins(ranks=ranks, host_names=names):
+                self._host_names = dict(enumerate(names))
+                for rank in ranks:
+                    self._end_life(rank, now)
             case MembersChanged(generation=number, why=why):
                 self._end_generation(now)
                 name = f"generation {number}: {why}"
@@ -121,6 +125,12 @@ class JobTrace:
             case MpirunExited() if self._mpirun:
                 self._mpirun[-1] = replace(self._mpirun[-1], ended_ns=now)
                 self._end_generation(now)
+
+    def _end_life(self, rank: int, now: int) -> None:
+        """Keep the life of an instance that is started again."""
+        if life := self._lives.pop((self._attempt, rank), None):
+            life = replace(life, ended_ns=life.ended_ns or now, end=life.end or "lost")
+            self._earlier_lives.append((self._attempt, rank, life))
 
     def _end_generation(self, now: int) -> None:
         if self._generations and not self._generations[-1].ended_ns:

@@ -167,6 +167,19 @@ class MembersChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostJoins(Event):
+    """A host has come while the instances run on; these instances are started there.
+
+    Attributes:
+        host_names: The host of each instance of the attempt from now on.
+    """
+
+    host: str
+    ranks: tuple[int, ...]
+    host_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostsAvailable(Event):
     """The hosts that can be used have room for more instances of an elastic job.
 

@@ -129,7 +129,7 @@ class AttemptView(JobView):
             attempt=plan.attempt.number,
             program=words_of(plan.request.programs),
             directory=plan.assignments[0].cwd,
-            hosts=list(dict.fromkeys(each.host.name for each in plan.assignments)),
+            hosts=_host_names(plan),
             num_instances=len(plan.assignments),
             num_replicas=plan.topology.num_replicas,
             num_ipus=0 if partition is None else plan.topology.num_ipus,
@@ -144,6 +144,17 @@ class AttemptView(JobView):
         # By instance: its rank in the last generation that it belonged to.
         self._ranks = {rank: rank for rank in range(len(plan.assignments))}
         self._members: Sequence[int] = range(len(plan.assignments))
+
+    def extend(self, plan: Plan, ranks: Sequence[int]) -> None:
+        """Take in the plan with the instances of a host that joins."""
+        self._plan = plan
+        self.fields["hosts"] = _host_names(plan)
+        self.fields["num_instances"] = len(plan.assignments)
+        missing = len(plan.assignments) - len(self._instances)
+        self._instances += [_InstanceState() for _ in range(missing)]
+        for rank in ranks:
+            self._instances[rank] = _InstanceState()
+            self._ranks.setdefault(rank, rank)
 
     def listen(self, event: Event) -> None:
         now = time.monotonic()
@@ -221,6 +232,10 @@ class AttemptView(JobView):
             "call": _describe_call(usage) if usage else None,
             "last_line": self._last_line(rank),
         }
+
+
+def _host_names(plan: Plan) -> list[str]:
+    return list(dict.fromkeys(each.host.name for each in plan.assignments))
 
 
 def _name_phase(phase: Phase | None, phases: list[str]) -> str:

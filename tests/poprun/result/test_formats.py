@@ -69,6 +69,7 @@ EVENTS = [
     job_events.NotUndone(sentence="A file stays.", host="n1"),
     job_events.DevicesLost(sentence="They are gone."),
     job_events.HostLost(host="n1", ranks=(2, 3), why="it does not answer"),
+    job_events.HostJoins(host="n1", ranks=(2, 3), host_names=("n0", "n0", "n1", "n1")),
     job_events.HostsAvailable(
         hosts=("n1:2", "n2"), new_hosts=("n2",), num_running=2, num_instances=4
     ),

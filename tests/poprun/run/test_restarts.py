@@ -99,6 +99,8 @@ class Played:
 
     def make_search(self, mark: str, warn: object) -> None: ...
 
+    def make_growth(self, plan: object, job: object, warn: object) -> None: ...
+
     def prepare_next(
         self, number: int, num_failures: int, last: Successor, time_left_s: float
     ) -> Any:
@@ -125,6 +127,7 @@ class Played:
         restarts_left: int,
         clients: PlayedClients | None,
         make_search: object,
+        make_growth: object,
         changed: str,
     ) -> End:
         assert (guard, plan) == (GUARD, "plan")

@@ -28,6 +28,7 @@ from poprun.wire.events import (
     Clean,
     Event,
     Exited,
+    HostJoins,
     HostLost,
     ReformAsked,
     ReformEnded,
@@ -372,6 +373,77 @@ def test_one_that_was_started_again_too_late_is_killed() -> None:
     assert story(3, killed(1)) == []
     # The verdict does not count it.
     assert len(story.state.survived(was_stopped=False)) == 2
+
+
+ON_THREE_HOSTS = ("a", "a", "b", "b", "c", "c")
+
+
+def joins(host: str, *ranks: int) -> HostJoins:
+    return HostJoins(host=host, ranks=ranks, host_names=ON_THREE_HOSTS)
+
+
+def test_members_hear_of_a_host_that_has_come_once_and_re_form_with_it() -> None:
+    story = elastic(hosts=ON_THREE_HOSTS[:4])
+    assert story(1, joins("c", 4, 5), CanReform(rank=4), CanReform(rank=5)) == [
+        "known to 4",
+        "known to 5",
+    ]
+    assert story(2, asks(5)) == []
+    assert story(2, asks(4)) == [f"added to {rank}" for rank in range(4)]
+    assert story(3, asks(0), asks(1), asks(2)) == []
+    assert story(4, asks(3)) == ["generation 1: 0, 1, 2, 3, 4, 5"]
+
+    [new] = story.answers
+    assert isinstance(new, BeginGeneration)
+    assert new.why == "The host c has joined with instances 4 and 5."
+    assert (new.lost, new.added) == ((), (4, 5))
+    assert not story.state.newcomers | story.state.brought
+
+
+def test_a_host_that_returns_brings_the_instances_that_it_had() -> None:
+    story = elastic(4, hosts=ON_THREE_HOSTS[:4])
+    story(1, HostLost(host="b", ranks=(2, 3), why="x"), asks(0), asks(1))
+    assert story(2, joins("b", 2, 3), CanReform(rank=2), CanReform(rank=3)) == [
+        "known to 2",
+        "known to 3",
+    ]
+    assert story(3, asks(2), asks(3)) == ["added to 0", "added to 1"]
+    assert story(4, asks(0, 1), asks(1, 1)) == ["generation 2: 0, 1, 2, 3"]
+
+
+def test_members_do_not_wait_for_an_instance_that_fails_as_it_joins() -> None:
+    story = elastic(hosts=ON_THREE_HOSTS[:4], restarts_left=1)
+    story(1, joins("c", 4, 5), CanReform(rank=4), asks(4))
+    assert story(2, exited(5, 256)) == [f"added to {rank}" for rank in range(4)]
+    assert story(3, *map(asks, range(4))) == ["generation 1: 0, 1, 2, 3, 4"]
+    # It is started again as any other instance is.
+    assert story(4, Clean(rank=5, left_behind=0)) == []
+    assert story(5, Tick()) == ["start 5"]
+    assert story.state.restarts_left == 0
+    assert story(6, exited(5, 256), Clean(rank=5, left_behind=0)) == []
+    assert story.state.deadline == inf
+
+
+def test_the_loss_of_a_host_that_joins_is_no_change() -> None:
+    story = elastic(hosts=ON_THREE_HOSTS[:4])
+    story(1, joins("c", 4, 5), CanReform(rank=4), asks(4))
+    lost = HostLost(host="c", ranks=(4, 5), why="x")
+
+    assert story(2, lost) == []
+    assert story.state.goes_on
+    assert story.state.survived(was_stopped=True) == []
+    assert story.state.survived(was_stopped=False) == [lost]
+
+
+def test_hosts_join_while_all_members_can_re_form_and_none_has_succeeded() -> None:
+    story = Story(first_members(2, refusal=""))
+    assert not story.state.takes_hosts
+    story(1, CanReform(rank=0))
+    assert not story.state.takes_hosts
+    story(2, CanReform(rank=1))
+    assert story.state.takes_hosts
+    story(3, exited(0))
+    assert not story.state.takes_hosts
 
 
 def test_the_loss_of_one_that_is_being_started_is_no_change() -> None:

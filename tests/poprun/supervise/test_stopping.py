@@ -34,6 +34,7 @@ from poprun.wire.events import (
     Exited,
     FailedInFinalize,
     GuardLost,
+    HostJoins,
     HostLost,
     HostsAvailable,
     Interrupted,
@@ -42,6 +43,7 @@ from poprun.wire.events import (
     OutputClosed,
     PromptOver,
     PromptShown,
+    ReformAsked,
     Refused,
     ShimLeft,
     ShimLost,
@@ -214,6 +216,37 @@ def test_an_instance_that_is_started_again_has_not_ended() -> None:
     assert story.phase is Phase.RUNNING
     story(3, exited(1), Clean(rank=1, left_behind=0))
     assert story.phase is Phase.LEAVING
+
+
+def test_an_elastic_job_outlives_an_mpirun_whose_instances_are_all_lost() -> None:
+    members = first_members(2, refusal="", hosts=("a", "b"))
+    story = running(2, membership=members)
+    story(0, CanReform(rank=0), CanReform(rank=1))
+    story(1, HostLost(host="b", ranks=(1,), why="it is gone"))
+    story(2, HostJoins(host="b", ranks=(1,), host_names=("a", "b")))
+    assert not story.state.have_all_started
+    story(2, Connected(rank=1), Started(rank=1, pid=300), CanReform(rank=1))
+    story(3, asks(1), asks(0))
+    story(4, HostLost(host="a", ranks=(0,), why="it is gone"))
+    assert story.state.outlives_mpirun
+    story(5, MpirunExited(status=255 << 8))
+    assert story.phase is Phase.RUNNING
+    story(6, exited(1), Clean(rank=1, left_behind=0))
+    assert (story.phase, story.cause) == (Phase.OVER, None)
+
+
+def test_an_mpirun_that_ends_before_its_instances_stops_an_elastic_job() -> None:
+    members = first_members(1, refusal="", hosts=("a",))
+    story = running(1, membership=members)
+    story(1, CanReform(rank=0))
+    story(2, HostJoins(host="b", ranks=(1,), host_names=("a", "b")))
+    story(3, MpirunExited(status=KILL))
+
+    assert story.cause == Cause(reason=Reason.MPIRUN_ENDED)
+
+
+def asks(rank: int) -> ReformAsked:
+    return ReformAsked(rank=rank, generation=0, links_port=1, store_port=2)
 
 
 def test_a_running_job_waits_forever() -> None:

@@ -1,0 +1,196 @@
+"""Takes hosts into a running attempt: its plan grows, and each gets its instances.
+
+The hosts of a plan are places, each with the same number of instances. A host that
+returns takes its own place, another one the first place whose host was lost, or a new
+one.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from popdist import environment as env
+from poprun.errors import HostError
+from poprun.host.links import join_link
+from poprun.host.remote_host import RemoteHost
+from poprun.host_specs import HostSpec
+from poprun.job.job_description import make_job
+from poprun.job.values import Job
+from poprun.plan.assignments import generation_variables, make_plan
+from poprun.plan.host_facts import HostFacts
+from poprun.plan.values import Plan, Request, new_attempt, new_generation
+from poprun.reach.addresses import own_address_towards
+from poprun.reach.agent_connection import AgentConnection
+from poprun.reach.agents import AgentStart
+from poprun.reach.host_search import SearchQuestion
+from poprun.reach.hosts import Preflight
+from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.remote import RemotePreflight
+from poprun.run.context import RunContext
+from poprun.run.elastic_hosts import ElasticHosts
+from poprun.supervise.arrivals import Joined, Question, Talk
+from poprun.supervise.host_search import HostSearch
+from poprun.supervise.membership import BeginGeneration
+from poprun.wire import protocol
+from poprun.wire.call_files import read_call
+from poprun.wire.events import Event, HostLost
+from poprun.wire.field_types import FilePath
+from poprun.wire.machine import machine_id
+
+Environ = Mapping[str, str | None]
+
+
+class RunningGrowth:
+    """The plan of an attempt, and the hosts that may join it.
+
+    Args:
+        job: The job as the first hosts see it.
+        read_request: Returns a request for settings, and a function that returns the
+            facts of hosts.
+        search: Returns the search that answers a question.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        job: Job,
+        context: RunContext,
+        hosts: ElasticHosts,
+        read_request: Callable[..., Request],
+        search: Callable[[SearchQuestion], HostSearch],
+    ) -> None:
+        self.plan = plan
+        self.search = search
+        # The memory counters of the hosts that have joined, at that time.
+        self.memory: dict[HostSpec, MemoryCounters] = {}
+        self._job, self._context, self._hosts = job, context, hosts
+        self._read_request = read_request
+        # The places whose hosts are lost.
+        self._vacant: set[int] = set()
+        self._num_joined = 0
+        # The job as those hosts see it that have joined, by instance.
+        self._jobs: dict[int, Job] = {}
+
+    def listen(self, event: Event) -> None:
+        if isinstance(event, HostLost) and event.ranks:
+            self._vacant.add(self.plan.topology.host_of(event.ranks[0]))
+
+    def environs(self, new: BeginGeneration) -> Mapping[int, Environ]:
+        """Return the variables of each member of a generation."""
+        links_port, store_port = new.ports[new.members[0]]
+        attempt = new_generation(self.plan.attempt, links_port, store_port)
+        variables = generation_variables(self.plan, new.members, attempt)
+        members = ",".join(map(str, new.members))
+        return {
+            member: {
+                **own,
+                env.ENDED_INSTANCES: self._job_of(member).ended_file(new.generation),
+                env.ELASTIC_MEMBERS: members,
+            }
+            for member, own in zip(new.members, variables, strict=True)
+        }
+
+    def _job_of(self, rank: int) -> Job:
+        return self._jobs.get(rank, self._job)
+
+    def question(self, losses: Counter[str]) -> SearchQuestion | None:
+        hosts = self.plan.request.hosts
+        present = [h for place, h in enumerate(hosts) if place not in self._vacant]
+        share = self.plan.topology.instances_per_host
+        return self._hosts.question_while_running(present, share, losses)
+
+    def connect(self, host: HostSpec) -> AgentStart:
+        return self._context.agent_start(host)
+
+    def talk(self, host: HostSpec, connection: AgentConnection) -> Talk:
+        """Ask the agent of a host that joins, and return its link."""
+        if connection.hello.machine == machine_id():
+            raise HostError(
+                f"The host {host.name} cannot join the running job, because it is this "
+                "machine. It takes part from the next attempt on."
+            )
+        preflight = RemotePreflight(connection, self._context.environ)
+        answer = yield Question(protocol.DESCRIBE_HOST, os.getcwd(), HostFacts)
+        facts = preflight.with_login(answer)
+        memory = yield Question(protocol.READ_MEMORY, None, MemoryCounters)
+        place = self._place_of(host)
+        plan = self._plan_with(place, host, facts, connection.hello.address)
+        first = plan.assignments[place * plan.topology.instances_per_host]
+        search_path = first.exports.get("PATH", self._context.environ.get("PATH"))
+        look = [list(first.program.argv), search_path, first.cwd]
+        path = yield Question(protocol.FIND_PROGRAM, look, FilePath)
+        # Others may have joined meanwhile.
+        place = self._place_of(host)
+        plan = self._plan_with(place, host, facts, connection.hello.address)
+        link = self._link(plan, place, connection, path)
+        self.plan = plan
+        self.memory[host] = memory
+        self._vacant.discard(place)
+        self._context.hosts.put(host, preflight)
+        names = (assignment.host.name for assignment in plan.assignments)
+        return Joined(link, connection, tuple(names))
+
+    def _place_of(self, host: HostSpec) -> int:
+        hosts = self.plan.request.hosts
+        own = (place for place in self._vacant if hosts[place].name == host.name)
+        return next(own, min(self._vacant, default=len(hosts)))
+
+    def _plan_with(
+        self, place: int, host: HostSpec, facts: HostFacts, address: str
+    ) -> Plan:
+        """Return the plan with a host at a place.
+
+        Args:
+            address: An address of that host.
+        """
+        before, share = self.plan.request, self.plan.topology.instances_per_host
+        hosts, all_facts = [*before.hosts], [*before.facts]
+        hosts[place : place + 1], all_facts[place : place + 1] = [host], [facts]
+        if address and not all_facts[0].address and all_facts[0].is_own_host:
+            # A job on this host alone needed none.
+            all_facts[0] = Preflight(own_address_towards(address)).facts()
+        known = dict(zip(hosts, all_facts, strict=True))
+        settings = self._hosts.settings_on(hosts, share)
+        request = self._read_request(settings, lambda named: [known[h] for h in named])
+        request = replace(
+            request,
+            output_folder=before.output_folder,
+            cache_path=before.cache_path,
+            cache_is_temporary=before.cache_is_temporary,
+        )
+        return make_plan(request, self.plan.attempt, self.plan.partition)
+
+    def _link(
+        self, plan: Plan, place: int, connection: AgentConnection, path: str
+    ) -> RemoteHost:
+        """Return the link to a host that joins.
+
+        An earlier agent of the job may still run there. So it gets names of its own.
+
+        Args:
+            path: The program's file there.
+        """
+        self._num_joined += 1
+        attempt, request = plan.attempt, plan.request
+        own = new_attempt(request.identity, attempt.number, request.facts[place])
+        name = f"{attempt.name}.{self._num_joined}"
+        attempt = replace(attempt, name=name, control=own.control)
+        if request.cache_is_temporary:
+            cache = f"{request.cache_path}.{self._num_joined}"
+            request = replace(request, cache_path=cache)
+        seen = make_plan(request, attempt, plan.partition)
+        context = self._context
+        job = make_job(
+            seen,
+            context.settings,
+            [path] * len(seen.assignments),
+            context.environ,
+            routes=self._job.routes,
+            terminals=self._job.terminals,
+            umask=context.umask,
+        )
+        call = read_call(context.caller_environ)
+        link = join_link(job, seen, place, connection, call)
+        self._jobs |= dict.fromkeys(link.ranks, job)
+        return link
