@@ -482,7 +482,7 @@ class ElasticLoop(Loop):
         stream, self.program = os.pipe()
         self.host.streams.open(DescriptorSource(stream), 1, "stdout")
         self.host.play(*self.host.end(1, KILLED, by_itself=True))
-        while not self.supervisor._to_start:
+        while not self.supervisor._members._to_start:
             self.turn()
 
     def end_leftovers(self) -> None:
