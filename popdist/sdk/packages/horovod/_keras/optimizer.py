@@ -15,23 +15,16 @@ from ..tensorflow.gradient_reduction import (
     mark_alike,
     subclassed,
 )
-from ..tensorflow.local_aggregation import LocalAggregation
+from ..tensorflow.local_aggregation import DistributedPart, LocalAggregation
 
 
-class Distributed:
-    """The part of a distributed optimizer that all of them have."""
+class Distributed(DistributedPart):
+    """The part that distributed optimizers of both Kerases have in common."""
 
-    _horovod_reduction: GradientReduction
-    # Programs read its counter by this name.
-    _agg_helper: LocalAggregation
     # Whether the gradients of the call that is under way are reduced already.
     _horovod_has_reduced = False
     # An attribute of Keras's optimizers.
     iterations: Any
-
-    def register_local_var(self, var: Variable) -> None:
-        """Leave the gradients of a variable as they are on each rank."""
-        self._horovod_reduction.add_local(var)
 
     def finite_on_all(self, finite: Any) -> Any:
         """Return whether a truth value is true on all ranks that reduce gradients."""
@@ -65,11 +58,6 @@ class Distributed:
             return apply(reduced)
         finally:
             vars(self)["_horovod_has_reduced"] = False
-
-    def _reduced(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        if self._agg_helper.passes > 1:
-            return pairs
-        return self._horovod_reduction.reduce_pairs(pairs)
 
     def _step(
         self,

@@ -1,6 +1,7 @@
 """DistributedGradientTape: a tape that reduces gradients among the ranks."""
 
 from collections.abc import Iterable, Sequence
+from inspect import Signature, signature
 from typing import Any
 
 import tensorflow as tf
@@ -94,43 +95,27 @@ def DistributedGradientTape(
     return tape
 
 
-def PartialDistributedGradientTape(
-    gradtape: tf.GradientTape,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Compressor = Compression.none,
-    sparse_as_dense: bool = False,
-    op: int = Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: int | Sequence[Sequence[Variable]] | None = None,
-    process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-) -> tf.GradientTape:
+def PartialDistributedGradientTape(*args: Any, **kwargs: Any) -> tf.GradientTape:
     """Return a DistributedGradientTape that leaves the gradients of some layers alone.
 
     Its arguments are DistributedGradientTape()'s, and `local_layers`: layers with
     separate variables on each rank.
     """
+    arguments = _PARTIAL_SIGNATURE.bind(*args, **kwargs).arguments
+    local = variables_of(arguments.pop("local_layers", None))
     # Any: register_local_source() is no method of the declared class.
-    tape: Any = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-    )
-    for variable in variables_of(local_layers):
+    tape: Any = DistributedGradientTape(**arguments)
+    for variable in local:
         tape.register_local_source(variable)
     result: tf.GradientTape = tape
     return result
+
+
+*_FIRST, _LAST = signature(DistributedGradientTape).parameters.values()
+_PARTIAL_SIGNATURE = Signature(
+    [*_FIRST, _LAST.replace(name="local_layers", default=None), _LAST]
+)
+PartialDistributedGradientTape.__signature__ = _PARTIAL_SIGNATURE  # type: ignore[attr-defined]
 
 
 def variables_of(layers: Any) -> Iterable[Variable]:

@@ -1,15 +1,16 @@
 """Gradients of several backward passes, added up on a rank before they are reduced."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from popdist.tensorflow.tensors.memory import Tensor
 
-from .gradient_reduction import Gradient
+from .gradient_reduction import Gradient, GradientReduction, Variable
 
 # Any: tensors, operations or None, as optimizers return them.
+Pair = tuple[Gradient, Variable]
 Update = Callable[[list[Tensor]], Any]
 
 
@@ -97,6 +98,24 @@ class LocalAggregation:
     def _total(self, total: Any) -> Tensor:
         value = total.read_value()
         return value / tf.cast(self.passes, value.dtype) if self._average else value
+
+
+class DistributedPart:
+    """The part that all distributed optimizers have in common."""
+
+    _horovod_reduction: GradientReduction
+    # Programs read its counter by this name.
+    _agg_helper: LocalAggregation
+
+    def register_local_var(self, var: Variable) -> None:
+        """Leave the gradients of a variable as they are on each rank."""
+        self._horovod_reduction.add_local(var)
+
+    def _reduced(self, pairs: Iterable[Pair]) -> list[Pair]:
+        """Return computed gradients, reduced unless several passes are added up."""
+        if self._agg_helper.passes > 1:
+            return list(pairs)
+        return self._horovod_reduction.reduce_pairs(pairs)
 
 
 def _after(values: Sequence[Any]) -> Any:

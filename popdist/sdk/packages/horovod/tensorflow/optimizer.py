@@ -12,41 +12,27 @@ from ..common.compression import Compressor
 from ..common.process_sets import ProcessSet, global_process_set
 from .collectives import grouped_allreduce
 from .compression import Compression
-from .gradient_reduction import (
-    GradientReduction,
-    Variable,
-    check_groups,
-    subclassed,
-)
-from .local_aggregation import LocalAggregation
+from .gradient_reduction import GradientReduction, Variable, check_groups, subclassed
+from .local_aggregation import DistributedPart, LocalAggregation
 
 GradientsAndVariables = Iterable[tuple[Any, Any]]
 
 
-class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
+class _DistributedOptimizer(DistributedPart, tf.compat.v1.train.Optimizer):
     """Comes before the class of an optimizer, and reduces its gradients."""
 
-    _horovod_reduction: GradientReduction
-    _agg_helper: LocalAggregation
     _horovod_name: str
 
     def get_name(self) -> str:
         """Return the name of operations in a graph."""
         return self._horovod_name
 
-    def register_local_var(self, var: Variable) -> None:
-        """Leave the gradients of a variable as they are on each rank."""
-        self._horovod_reduction.add_local(var)
-
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Return gradients with their variables, reduced among the ranks.
 
         With several backward passes for a step, apply_gradients() reduces their sums.
         """
-        pairs = super().compute_gradients(*args, **kwargs)
-        if self._agg_helper.passes > 1:
-            return list(pairs)
-        return self._horovod_reduction.reduce_pairs(pairs)
+        return self._reduced(super().compute_gradients(*args, **kwargs))
 
     def apply_gradients(
         self,

@@ -2,19 +2,8 @@
 
 import tensorflow as tf
 
-from ..._keras.functions import (
-    DistributedOptimizer,
-    PartialDistributedOptimizer,
-    allgather,
-    allreduce,
-    broadcast,
-    broadcast_global_variables,
-    loader,
-    reducescatter,
-)
-from ...common.calls.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from ...common.ranks import *  # noqa: F403
-from ...tensorflow.compression import Compression
+from ..._keras.functions import loader
+from ..._keras.names import *  # noqa: F403
 from . import callbacks, elastic
 
 load_model = loader(tf.keras.models.load_model)
