@@ -193,7 +193,7 @@ def distributed(
             f"The {kind.__name__} is a DistributedOptimizer already. Give the "
             "optimizer that it was made of."
         )
-    if reduction.op == Adasum:
+    if reduction.reduction.op is Adasum:
         raise ValueError(
             "op is Adasum, which Horovod does not support with Keras. Use Average or "
             "Sum, or an optimizer of tf.compat.v1.train."

@@ -8,12 +8,11 @@ import tensorflow as tf
 
 from popdist.tensorflow.tensors.memory import Tensor
 
-from ..common.calls.reduce_ops import Adasum, Average, Sum, choose_op
+from ..common.calls.reduce_ops import Reduction, Sum
 from ..common.calls.submission import BASICS
 from ..common.compression import Compressor
-from ..common.process_sets import ProcessSet, global_process_set
+from ..common.process_sets import ProcessSet
 from .collectives import allreduce, grouped_allreduce
-from .compression import Compression
 
 # An attribute of reduced gradients: no optimizer reduces them once more.
 _REDUCED = "_reduced_by_horovod"
@@ -32,28 +31,13 @@ class GradientReduction:
     do so, change nothing.
     """
 
-    compression: Compressor = Compression.none
-    sparse_as_dense: bool = False
-    op: int = Average
-    gradient_predivide_factor: float = 1.0
-    process_set: ProcessSet = global_process_set
-    scale_local_gradients: bool = True
+    compression: Compressor
+    sparse_as_dense: bool
+    reduction: Reduction
+    process_set: ProcessSet
+    scale_local_gradients: bool
     # Keys of variables with separate gradients on each rank.
     local: set[Hashable] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        chosen = choose_op(self.op, None)
-        factor = self.gradient_predivide_factor
-        if factor != 1.0 and chosen is not Average:
-            raise ValueError(
-                f"gradient_predivide_factor is {factor} with op={chosen.name}, but it "
-                "is supported with op=Average only."
-            )
-        if chosen not in (Average, Sum, Adasum):
-            raise ValueError(
-                f"op is {chosen.name}, but gradients are reduced by Average, Sum or "
-                "Adasum."
-            )
 
     def add_local(self, variable: Variable) -> None:
         """Leave the gradients of a variable as they are on each rank."""
@@ -124,9 +108,9 @@ class GradientReduction:
         return grouped_allreduce(
             gradients,
             compression=self.compression,
-            op=self.op,
-            prescale_factor=1.0 / self.gradient_predivide_factor,
-            postscale_factor=self.gradient_predivide_factor,
+            op=self.reduction.op,
+            prescale_factor=self.reduction.prescale,
+            postscale_factor=self.reduction.postscale,
             process_set=self.process_set,
         )
 

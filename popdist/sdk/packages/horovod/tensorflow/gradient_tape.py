@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from ..common.calls.reduce_ops import Average
 from ..common.compression import Compressor
+from ..common.optimizer_arguments import checked_reduction
 from ..common.process_sets import ProcessSet, global_process_set
 from .compression import Compression
 from .gradient_reduction import (
@@ -84,8 +85,7 @@ def DistributedGradientTape(
     reduction = GradientReduction(
         compression,
         sparse_as_dense,
-        op,
-        gradient_predivide_factor,
+        checked_reduction(op, gradient_predivide_factor),
         process_set,
         scale_local_gradients,
     )

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from popdist.tensorflow.tensors.memory import Tensor
 
+from ..common.optimizer_arguments import checked_passes
 from .gradient_reduction import Gradient, GradientReduction, Variable
 
 # Any: tensors, operations or None, as optimizers return them.
@@ -27,11 +28,7 @@ class LocalAggregation:
         Raises:
             ValueError: The number is not valid.
         """
-        if passes < 1:
-            raise ValueError(
-                f"backward_passes_per_step is {passes}, but must be 1 or more."
-            )
-        self.passes = passes
+        self.passes = checked_passes(passes)
         self._average = average
         # Made at the first pass. Any: TensorFlow has no types.
         self.counter: Any = None

@@ -9,6 +9,7 @@ from popdist.tensorflow.tensors.memory import Tensor
 
 from ..common.calls.reduce_ops import Adasum, Average
 from ..common.compression import Compressor
+from ..common.optimizer_arguments import checked_reduction
 from ..common.process_sets import ProcessSet, global_process_set
 from .collectives import grouped_allreduce
 from .compression import Compression
@@ -147,8 +148,7 @@ def DistributedOptimizer(
     reduction = GradientReduction(
         compression,
         sparse_as_dense,
-        op,
-        gradient_predivide_factor,
+        checked_reduction(op, gradient_predivide_factor),
         process_set,
         scale_local_gradients,
     )

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from popdist.negotiation.call_requests import Kind
 
-from ...common.calls.reduce_ops import Adasum, Average, Reduction, Sum, choose_op
+from ...common.calls.reduce_ops import Adasum, Average, Reduction
 from ...common.calls.submission import CallArguments
 from ...common.compression import Compressor, compress_all, decompress_all
+from ...common.optimizer_arguments import checked_passes, checked_reduction
 from ...common.process_sets import ProcessSet, global_process_set
 from ..calls.torch_calls import TORCH_CALLS
 from ..compression import Compression
@@ -43,7 +44,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Reduce gradients after so many backward passes from now on."""
-        self._exchange.set_passes(_checked_passes(passes))
+        self._exchange.set_passes(checked_passes(passes))
 
     # Any, because torch has no type for a group.
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -209,8 +210,8 @@ def DistributedOptimizer(
         optimizer,
         named_parameters,
         compression=compression,
-        passes=_checked_passes(backward_passes_per_step),
-        reduction=_checked_reduction(op, gradient_predivide_factor),
+        passes=checked_passes(backward_passes_per_step),
+        reduction=checked_reduction(op, gradient_predivide_factor),
         groups=groups,
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
@@ -235,25 +236,3 @@ def _wrapped(
         exchange.hook()
     result: torch.optim.Optimizer = wrapped
     return result
-
-
-def _checked_reduction(op: int, predivide: float) -> Reduction:
-    chosen = choose_op(op, None)
-    if predivide != 1.0 and chosen is not Average:
-        raise ValueError(
-            f"gradient_predivide_factor is {predivide} with "
-            f"op={chosen.name}, but it is supported with op=Average only."
-        )
-    if chosen not in (Average, Sum, Adasum):
-        raise ValueError(
-            f"op is {chosen.name}, but gradients are reduced by Average, Sum or Adasum."
-        )
-    return Reduction(chosen, 1.0 / predivide, predivide)
-
-
-def _checked_passes(passes: int) -> int:
-    if passes < 1:
-        raise ValueError(
-            f"backward_passes_per_step is {passes}, but must be 1 or more."
-        )
-    return passes
