@@ -393,9 +393,7 @@ def test_local_ranks_of_some_instances_are_counted_on_their_hosts(
         if me == 1:
             return None
         hvd.init(comm=[0, 2, 3])
-        monkeypatch.setattr(
-            "horovod.common.registered_sets.host_numbers", lambda: (0, 0, 1, 1)
-        )
+        monkeypatch.setattr("horovod.common.basics.host_numbers", lambda: (0, 0, 1, 1))
         counts = (hvd.local_rank(), hvd.local_size(), hvd.cross_rank())
         return *counts, hvd.cross_size(), hvd.is_homogeneous()
 

@@ -1,7 +1,8 @@
-"""Start and end of Horovod, ranks and timelines, for any framework."""
+"""Start and end of Horovod, ranks, process sets and timelines, for any framework."""
 
 import atexit
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
 from typing import Any, Literal
@@ -10,14 +11,16 @@ import numpy as np
 
 from popdist.engine.group import Group
 from popdist.generations import GENERATIONS
+from popdist.hosts import host_numbers, start_links
 from popdist.job import Job
-from popdist.negotiation.calls import CarryOut
+from popdist.negotiation.agreement import Agreement
+from popdist.negotiation.call_requests import Kind, Request
+from popdist.negotiation.calls import Call, CarryOut
 from popdist.negotiation.negotiator import Negotiator
 from popdist.session import STATE
 
 from .exceptions import NotInitializedError, internal_errors
-from .process_sets import ProcessSet, checked_ranks
-from .registered_sets import RegisteredSets
+from .process_sets import ProcessSet, checked_ranks, global_process_set
 from .timeline import Timeline
 
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
@@ -42,8 +45,16 @@ class HorovodBasics:
         """
         self._make_carrier = make_carrier
         self._lock = RLock()
-        # None before init().
-        self._sets: RegisteredSets | None = None
+        # The instance of each rank; none before init().
+        self._instances: tuple[int, ...] = ()
+        self._rank = 0
+        # Whether process sets may be added after init().
+        self._dynamic = False
+        # How many seconds to collect requests that nothing waits for.
+        self._cycle = 0.0
+        # The registered process sets, and what makes the calls of each, by their ids.
+        self._sets: dict[int, ProcessSet] = {}
+        self._negotiators: dict[int, Negotiator] = {}
         self._timeline: Timeline | None = None
         # Whether all ranks with the state of the job have ended: see elastic.run().
         self.has_lost_state = False
@@ -85,11 +96,12 @@ class HorovodBasics:
             if self.is_initialized():
                 return
             STATE.check()
-            instances = self._in_order(_instances_of(comm, STATE.job))
             cycle = _cycle_seconds(os.environ)
-            self._sets = RegisteredSets(instances, self._make_carrier, dynamic, cycle)
+            instances = self._in_order(_instances_of(comm, STATE.job))
+            self._rank = instances.index(STATE.job.place.rank)
+            self._instances, self._dynamic, self._cycle = instances, dynamic, cycle
             try:
-                self._sets.begin(process_sets or ())
+                self._register_first(process_sets or ())
                 self._start_timeline_of_environment()
             except BaseException:
                 self.shutdown()
@@ -102,59 +114,64 @@ class HorovodBasics:
         Calls that are under way fail with HorovodInternalError on all ranks.
         """
         with self._lock:
-            if self._sets is None:
+            if not self.is_initialized():
                 return
             atexit.unregister(self.shutdown)
             self.stop_timeline()
-            self._sets.shut_down()
-            self._sets = None
+            for negotiator in reversed(self._negotiators.values()):
+                negotiator.shut_down(f"Rank {self._rank} has shut down Horovod.")
+            for process_set in self._sets.values():
+                process_set.invalidate()
+            self._negotiators, self._sets, self._instances = {}, {}, ()
+            global_process_set.ranks = None
 
     def is_initialized(self) -> bool:
         """Return whether init() has been called, and not shutdown() since."""
-        return self._sets is not None
+        return bool(self._instances)
 
     def rank(self) -> int:
         """Return the number of this process among all ranks."""
-        return self._initialized().rank
+        self._check_initialized()
+        return self._rank
 
     def size(self) -> int:
         """Return the number of ranks."""
-        return self._initialized().size
+        self._check_initialized()
+        return len(self._instances)
 
     def local_rank(self) -> int:
         """Return the number of this process among those of its host."""
-        return self._initialized().local_ranks().index(self.rank())
+        return self._local_ranks().index(self._rank)
 
     def local_size(self) -> int:
         """Return the number of ranks on this host."""
-        return len(self._initialized().local_ranks())
+        return len(self._local_ranks())
 
     def cross_rank(self) -> int:
         """Return this host's number among those with a rank of this local number."""
-        return self._initialized().cross_ranks(self.local_rank()).index(self.rank())
+        return self._cross_ranks().index(self._rank)
 
     def cross_size(self) -> int:
         """Return the number of hosts that have a rank of this local number."""
-        return len(self._initialized().cross_ranks(self.local_rank()))
+        return len(self._cross_ranks())
 
     def is_homogeneous(self) -> bool:
         """Return whether all hosts have the same number of ranks."""
-        return len(set(map(len, self._initialized().ranks_of_hosts()))) == 1
+        return len(set(map(len, self._ranks_of_hosts()))) == 1
 
     def instances(self) -> tuple[int, ...]:
         """Return the instances that are ranks, in their own order.
 
         Before init() these are all of the job.
         """
-        sets = self._sets
-        return tuple(sorted(sets.instances)) if sets else STATE.job.members
+        return tuple(sorted(self._instances)) or STATE.job.members
 
     def mpi_threads_supported(self) -> bool:
         """Return whether other uses of MPI may be mixed with Horovod's calls.
 
         They may, as no call here uses MPI.
         """
-        self._initialized()
+        self._check_initialized()
         return True
 
     def add_process_set(self, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -167,16 +184,16 @@ class HorovodBasics:
                 process_sets="dynamic"; or there are no such ranks.
             HorovodInternalError: The ranks have given different sets.
         """
-        registered = self._initialized()
+        self._check_initialized()
         if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
-        if not registered.dynamic:
+        if not self._dynamic:
             raise ValueError(
                 "Process sets can be added after hvd.init() only in a program that "
                 "called hvd.init(process_sets='dynamic'), or that runs with "
                 f"{_DYNAMIC}=1. Do so, or give them to hvd.init()."
             )
-        registered.add(process_set)
+        self._add(process_set)
         return process_set
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
@@ -184,7 +201,17 @@ class HorovodBasics:
 
         Returns whether it could be removed: the global process set cannot.
         """
-        return self._initialized().remove(process_set)
+        self._check_initialized()
+        set_id = process_set.process_set_id
+        if not set_id or set_id not in self._sets:
+            return False
+        self._agree_on_ranks(Kind.REMOVE_PROCESS_SET, process_set.ranks or [])
+        negotiator = self._negotiators.pop(set_id, None)
+        if negotiator is not None:
+            negotiator.shut_down(f"Rank {self._rank} has removed {process_set}.")
+        self._sets.pop(set_id).invalidate()
+        process_set.invalidate()
+        return True
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
         """Write a timeline of calls to a file, from now on. Rank 0 writes it.
@@ -193,30 +220,44 @@ class HorovodBasics:
             file_path: A file, which is replaced. chrome://tracing and Perfetto show it.
             mark_cycles: Mark the rounds in which ranks announce their calls.
         """
-        registered = self._initialized()
+        self._check_initialized()
         self.stop_timeline()
-        if registered.rank == 0:
-            self._timeline = Timeline(file_path, mark_cycles)
-            registered.observe(self._timeline)
+        if self._rank == 0:
+            self._observe(Timeline(file_path, mark_cycles))
 
     def stop_timeline(self) -> None:
         """End the timeline, and complete its file."""
-        if self._timeline is not None and self._sets is not None:
-            self._sets.observe(None)
-            self._timeline.close()
-            self._timeline = None
+        if (timeline := self._timeline) is not None:
+            self._observe(None)
+            timeline.close()
+
+    def _observe(self, timeline: Timeline | None) -> None:
+        """Write the calls of all sets to a timeline from now on, or to none."""
+        self._timeline = timeline
+        for negotiator in self._negotiators.values():
+            negotiator.observe(timeline)
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         """Return the ranks of all registered process sets, by their ids.
 
         Programs call it as hvd.mpi_ops._basics._get_process_set_ids_and_ranks().
         """
-        return self._initialized().ranks_by_id()
+        self._check_initialized()
+        return {set_id: list(each.ranks or ()) for set_id, each in self._sets.items()}
 
     def check_registered(self, process_set: ProcessSet) -> None:
         """Raise ValueError after init() unless a process set is registered."""
-        if self._sets is not None:
-            self._sets.id_of(process_set)
+        if self.is_initialized():
+            self._id_of(process_set)
+
+    def _id_of(self, process_set: ProcessSet) -> int:
+        set_id = process_set.process_set_id
+        if set_id is None or set_id not in self._sets:
+            raise ValueError(
+                f"{process_set} is not registered. Give it to hvd.init(), or call "
+                "hvd.add_process_set()."
+            )
+        return set_id
 
     def negotiator(self, process_set: ProcessSet) -> Negotiator:
         """Return what makes the calls of a process set.
@@ -225,10 +266,119 @@ class HorovodBasics:
             ValueError: The set is not registered, or this rank is not in it.
             HorovodInternalError: The ranks cannot reach each other.
         """
-        registered = self._initialized()
+        self._check_initialized()
         with internal_errors():
             STATE.check()
-        return registered.negotiator(process_set)
+        set_id = process_set.process_set_id
+        existing = None if set_id is None else self._negotiators.get(set_id)
+        if existing is not None:
+            return existing
+        # Not while another thread shuts Horovod down.
+        with self._lock:
+            self._check_initialized()
+            set_id = self._id_of(process_set)
+            if not process_set.included():
+                raise ValueError(
+                    f"Rank {self._rank} is not in {process_set}, so it makes no calls "
+                    "in it. Make them on its own ranks only."
+                )
+            return self._negotiators.get(set_id) or self._add_negotiator(set_id)
+
+    def _check_initialized(self) -> None:
+        """Raise NotInitializedError before init()."""
+        if not self._instances:
+            raise NotInitializedError
+
+    def _register_first(
+        self, process_sets: Sequence[ProcessSet | Iterable[int]]
+    ) -> None:
+        """Register the set of all ranks, and others; of equal ones the first counts."""
+        if self.size() < STATE.job.place.size:
+            with internal_errors():
+                start_links(self._instances)
+        self._register(global_process_set, range(self.size()))
+        self.negotiator(global_process_set)
+        for ranks in process_sets:
+            process_set = ranks if isinstance(ranks, ProcessSet) else ProcessSet(ranks)
+            if self._id_of_ranks(process_set.ranks or []) is None:
+                self._add(process_set)
+
+    def _add(self, process_set: ProcessSet) -> None:
+        """Register a process set on all ranks, which must call this.
+
+        Raises:
+            ValueError: There is a set of these ranks, or there are no such ranks.
+            HorovodInternalError: The ranks have given different sets.
+        """
+        ranks = process_set.ranks or []
+        if ranks and ranks[-1] >= self.size():
+            raise ValueError(
+                f"A process set of the ranks {ranks} is given, but there are only "
+                f"{self.size()} ranks, from 0."
+            )
+        existing = self._id_of_ranks(ranks)
+        if existing is not None:
+            raise ValueError(
+                f"Process set {existing} has the ranks {ranks} already. Use that one."
+            )
+        self._agree_on_ranks(Kind.ADD_PROCESS_SET, ranks)
+        self._register(process_set, ranks)
+        if process_set.included() and self.size() > 1:
+            self.negotiator(process_set)
+
+    def _register(self, process_set: ProcessSet, ranks: Sequence[int]) -> None:
+        set_id = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
+        process_set.register(set_id, ranks, self._rank)
+        self._sets[set_id] = process_set
+
+    def _id_of_ranks(self, ranks: Sequence[int]) -> int | None:
+        """Return the id of the registered process set that has these ranks."""
+        for set_id, registered in self._sets.items():
+            if registered.ranks == list(ranks):
+                return set_id
+        return None
+
+    def _agree_on_ranks(self, kind: Kind, ranks: Sequence[int]) -> None:
+        """Return when all ranks have given the same ranks."""
+        negotiator = self.negotiator(global_process_set)
+        call = Call(Request(kind, None, counts=tuple(ranks)))
+        with internal_errors():
+            negotiator.submit(call, wait=True).wait()
+
+    def _add_negotiator(self, set_id: int) -> Negotiator:
+        ranks = self._sets[set_id].ranks or []
+        settings = STATE.settings
+        members = tuple(self._instances[rank] for rank in ranks)
+        with internal_errors():
+            group = STATE.group(f"horovod{set_id}", members)
+        agreement = Agreement(ranks, program="horovod", noun="rank")
+        negotiator = Negotiator(
+            group,
+            agreement,
+            self._make_carrier(group),
+            timeout=settings.timeout,
+            stall=settings.stall,
+            cycle=self._cycle,
+        )
+        negotiator.observe(self._timeline)
+        return self._negotiators.setdefault(set_id, negotiator)
+
+    def _ranks_of_hosts(self) -> list[list[int]]:
+        """Return the ranks on each host that has some, by the first of them."""
+        self._check_initialized()
+        hosts, ranks = host_numbers(), defaultdict[int, list[int]](list)
+        for rank, instance in enumerate(self._instances):
+            ranks[hosts[instance]].append(rank)
+        return list(ranks.values())
+
+    def _local_ranks(self) -> list[int]:
+        """Return the ranks on this host; their order is that of the local ranks."""
+        return next(ranks for ranks in self._ranks_of_hosts() if self._rank in ranks)
+
+    def _cross_ranks(self) -> list[int]:
+        """Return the rank with this local number on each host that has one."""
+        local = self.local_rank()
+        return [ranks[local] for ranks in self._ranks_of_hosts() if len(ranks) > local]
 
     def _in_order(self, instances: tuple[int, ...]) -> tuple[int, ...]:
         """Return the instances in the order of the ranks: in an elastic job by age.
@@ -244,16 +394,6 @@ class HorovodBasics:
         youth = dict(zip(instances, ages, strict=True))
         self.has_lost_state = all(lacks_state for lacks_state, _ in ages)
         return tuple(sorted(instances, key=lambda instance: youth[instance]))
-
-    def _initialized(self) -> RegisteredSets:
-        """Return the process sets.
-
-        Raises:
-            NotInitializedError: init() has not been called.
-        """
-        if self._sets is None:
-            raise NotInitializedError
-        return self._sets
 
     def _start_timeline_of_environment(self) -> None:
         path = os.environ.get(_TIMELINE, "")
