@@ -112,9 +112,8 @@ def PartialDistributedGradientTape(*args: Any, **kwargs: Any) -> tf.GradientTape
 
 
 *_FIRST, _LAST = signature(DistributedGradientTape).parameters.values()
-_PARTIAL_SIGNATURE = Signature(
-    [*_FIRST, _LAST.replace(name="local_layers", default=None), _LAST]
-)
+_LOCAL_LAYERS = _LAST.replace(name="local_layers", default=None, annotation=Any)
+_PARTIAL_SIGNATURE = Signature([*_FIRST, _LOCAL_LAYERS, _LAST])
 PartialDistributedGradientTape.__signature__ = _PARTIAL_SIGNATURE  # type: ignore[attr-defined]
 
 
