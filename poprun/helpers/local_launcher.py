@@ -6,8 +6,8 @@ It starts one process for each command line, waits for all, and passes SIGTERM o
 one of them fails it ends the others, as every mpirun does: poprun may not have heard of
 that one yet, and would wait for it. With --survive poprun sends SIGUSR1 when it has
 heard of all. From then on the others go on, and the launcher fails only if all of them
-fail. It is for machines without an MPI, for elastic jobs, and for tests that need no
-MPI.
+fail; and at SIGUSR2 it starts those commands again that have failed. It is for machines
+without an MPI, for elastic jobs, and for tests that need no MPI.
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal only
@@ -31,16 +31,21 @@ def main(arguments: list[str]) -> None:
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     sigterm = own_process.receive_sigterm()
     wake = own_process.wake_up_on(
-        _signal.SIGCHLD, _signal.SIGINT, _signal.SIGHUP, _signal.SIGUSR1
+        *(_signal.SIGCHLD, _signal.SIGINT, _signal.SIGHUP),
+        *(_signal.SIGUSR1, _signal.SIGUSR2),
     )
     poll = processes.poll_on(wake, sigterm)
     may_survive = arguments[:1] == [SURVIVE]
     arguments = arguments[may_survive:]
-    children: set[int] = set()
+    # The command of each process, and those that have failed.
+    children: dict[int, list[str]] = {}
+    failed: list[list[str]] = []
     exit_code, end_at, survives, has_succeeded = 0, NEVER, False, False
+    # poprun may hear of a failure earlier than this process.
+    starts_again = False
     try:
         for argv in split_commands(arguments):
-            children.add(os.posix_spawn(argv[0], argv, os.environ, setsigmask=mask))
+            children[_spawn(argv, mask)] = argv
     except OSError as error:
         _say(f"The local launcher cannot start {argv[0]}: {error.strerror}.")
         is_unusable = isinstance(error, FileNotFoundError | PermissionError)
@@ -53,19 +58,23 @@ def main(arguments: list[str]) -> None:
                 is_to_end = not own_process.read_sigterm(sigterm, os.environ)
             else:
                 signals = set(os.read(descriptor, 4096))
-                is_to_end = bool(signals - {_signal.SIGCHLD, _signal.SIGUSR1})
+                known = {_signal.SIGCHLD, _signal.SIGUSR1, _signal.SIGUSR2}
+                is_to_end = bool(signals - known)
                 if may_survive and _signal.SIGUSR1 in signals:
                     survives = True
                     # poprun has heard of a failure until now, too.
                     end_at = NEVER if end_at else end_at
+                starts_again |= survives and _signal.SIGUSR2 in signals
             if is_to_end:
                 exit_code, end_at = exit_code or 1, 0.0
         if time.monotonic() >= end_at:
             _end(children)
             end_at = NEVER
         for pid, status in processes.reap():
-            children.discard(pid)
+            argv = children.pop(pid, [])
             has_succeeded |= not status
+            if status and argv:
+                failed.append(argv)
             if status and not exit_code:
                 exit_code = processes.exit_code(status)
                 how = f"returned {exit_code}"
@@ -76,6 +85,11 @@ def main(arguments: list[str]) -> None:
                     how += f", and the local launcher ends the others{unless}"
                     end_at = time.monotonic() + FAILURE_S
                 _say(f"Process {pid} {how}.")
+        if starts_again and failed:
+            starts_again = False
+            for argv in failed:
+                children[_spawn(argv, mask)] = argv
+            failed.clear()
     # Each of the others may have been lost with its host.
     raise SystemExit(0 if survives and has_succeeded else exit_code)
 
@@ -90,7 +104,11 @@ def split_commands(arguments: list[str]) -> list[list[str]]:
     return [list(command) for is_command, command in groups if is_command]
 
 
-def _end(children: set[int]) -> None:
+def _spawn(argv: list[str], mask: set[int]) -> int:
+    return os.posix_spawn(argv[0], argv, os.environ, setsigmask=mask)
+
+
+def _end(children: dict[int, list[str]]) -> None:
     for pid in children:
         os.kill(pid, _signal.SIGTERM)
     time.sleep(TERM_GRACE_S)

@@ -3,8 +3,9 @@
 import base64
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
+from typing import Protocol
 
 from popdist import environment as env
 from poprun.helpers.helper_commands import PYTHON
@@ -26,11 +27,21 @@ from poprun.wire.channel import Channel
 FOR_DAEMONS = (env.JOB_ID, env.CONTROL, IN_SLURM, "TMPDIR")
 
 
+class Supervisors(Protocol):
+    """The mpirun of a job, as the host that it runs on knows it."""
+
+    def add_shim(self, shim: Channel, pid: int, start: int) -> None:
+        """Take in a shim that has connected."""
+
+    def start_shims(self) -> bool:
+        """Start the shims again that were lost; return whether that is possible."""
+
+
 def open_links(
     job: Job,
     plan: Plan,
     preflights: Preflights,
-    add_shim: Callable[[Channel, int, int], None],
+    mpirun: Supervisors,
     here: str,
     call: bytes = b"",
 ) -> list[HostLink]:
@@ -39,8 +50,7 @@ def open_links(
     The machine that poprun runs on has one in any case: mpirun runs there.
 
     Args:
-        add_shim: Is called with the connection, pid and start time of each shim of
-            this host.
+        mpirun: Gets the shims of this host, and starts those again that are lost.
         here: The name of this host.
         call: The function of poprun.launch, nothing for a program.
 
@@ -50,7 +60,7 @@ def open_links(
     ranks = range(len(plan.assignments))
     local: list[int] = []
     remote: list[RemoteHost] = []
-    shells = RemoteShells(is_in_slurm=job.is_in_slurm)
+    shells = RemoteShells(is_in_slurm=job.is_in_slurm, is_unique=not job.has_mpi)
     for index, host in enumerate(plan.request.hosts):
         connection = preflights[host].connection
         on_host = [rank for rank in ranks if plan.topology.host_of(rank) == index]
@@ -60,13 +70,16 @@ def open_links(
             continue
         part = _part_of(job, plan, host.name, on_host, call)
         specs = [job.specs[rank] for rank in part.ranks]
-        link = RemoteHost(connection, part, specs, job.devices)
+        shims = _shim_commands(plan, on_host)
+        link = RemoteHost(connection, part, specs, job.devices, shims)
         shells.hosts[name_for_mpirun(host)] = link
         remote.append(link)
     handlers = {protocol.REMOTE_SHELL: shells.handler()} if remote else {}
     part = _part_of(job, plan, here, local, b"")
     specs = [job.specs[rank] for rank in local]
-    own = LocalHost(part, specs, add_shim, handlers, job.devices)
+    own = LocalHost(
+        part, specs, mpirun.add_shim, handlers, job.devices, mpirun.start_shims
+    )
     own.listen()
     try:
         for link in remote:
@@ -98,15 +111,18 @@ def join_link(
         r for r in range(len(plan.assignments)) if plan.topology.host_of(r) == index
     ]
     part = _part_of(job, plan, plan.request.hosts[index].name, ranks, call)
-    shim = (*PYTHON, "shim", plan.attempt.name, env.CONTROL)
+    specs = [newcomers_spec(job.specs[rank]) for rank in ranks]
     link = RemoteHost(
-        connection,
-        part,
-        [newcomers_spec(job.specs[rank]) for rank in ranks],
-        shims={rank: shlex.join((*shim, str(rank))).encode() for rank in ranks},
+        connection, part, specs, shims=_shim_commands(plan, ranks), joins=True
     )
     link.begin()
     return link
+
+
+def _shim_commands(plan: Plan, ranks: Sequence[int]) -> dict[int, bytes]:
+    """Return the command that starts the shim of each of some instances."""
+    shim = (*PYTHON, "shim", plan.attempt.name, env.CONTROL)
+    return {rank: shlex.join((*shim, str(rank))).encode() for rank in ranks}
 
 
 def _part_of(

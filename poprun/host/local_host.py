@@ -58,6 +58,8 @@ class LocalHost:
         add_shim: Is called with the connection, pid and start time of each shim.
         handlers: More handlers for the control socket.
         devices: Attaches processes; None for a job without IPUs.
+        start_shims: Starts the shims again that were lost; returns whether it can. On
+            other hosts poprun does so.
     """
 
     # The guard ends leftover processes here.
@@ -73,12 +75,13 @@ class LocalHost:
         add_shim: Callable[[Channel, int, int], None],
         handlers: Mapping[int, Handler] = MappingProxyType({}),
         devices: Attacher | None = None,
+        start_shims: Callable[[], bool] = lambda: True,
     ) -> None:
         self._job = job
         self.name = job.name
         self.ranks = job.ranks
         self._specs = dict(zip(job.ranks, specs, strict=True))
-        self._add_shim = add_shim
+        self._add_shim, self._start_shims = add_shim, start_shims
         self._more_handlers = handlers
         self._finalizing = Finalizing(job.num_instances)
         self._attachments = Attachments(devices, job.devices)
@@ -101,6 +104,8 @@ class LocalHost:
         self._prompts: dict[Channel, int] = {}
         # The instances that have made process groups of torch.
         self._uses_torch: set[int] = set()
+        # The instances whose shim was lost and is started again, until it connects.
+        self._awaited: set[int] = set()
         # Processes that may not be signalled.
         self._remaining: set[int] = set()
 
@@ -170,6 +175,7 @@ class LocalHost:
         match kind, *values:
             case (protocol.STOP_STARTING,):
                 self._starts_instances = False
+                self._give_up_shims(self.ranks)
             case ((protocol.SIGNAL | protocol.KILL | protocol.RELEASE), *_):
                 self._has_released |= kind == protocol.RELEASE
                 for shim in self._shims.values():
@@ -191,6 +197,7 @@ class LocalHost:
                 self._start_again(rank)
             case protocol.KILL_INSTANCE, rank:
                 self._tell_shim(rank, protocol.KILL)
+                self._give_up_shims([rank])
 
     def _tell_shim(self, rank: int, kind: int, *values: int) -> None:
         if rank in self._shims:
@@ -210,15 +217,32 @@ class LocalHost:
         """Let the shim of an instance that has ended start its program again."""
         if not self._starts_instances:
             return
-        if rank not in self._shims:
+        if rank not in self._shims and rank not in self._lost:
             # It ended when it had no program, which no event has reported.
+            self._lost.add(rank)
             self._emit(ShimLost(rank=rank))
             return
         self._clean.discard(rank)
         self._exited.discard(rank)
         for pid in [pid for pid, r in self._programs.items() if r == rank]:
             del self._programs[pid]
-        self._shims[rank].send(newcomers_spec(self._specs[rank]))
+        self._specs[rank] = newcomers_spec(self._specs[rank])
+        if rank in self._shims:
+            self._shims[rank].send(self._specs[rank])
+            return
+        self._connected.discard(rank)
+        self._awaited.add(rank)
+        if not self._start_shims():
+            self._awaited.discard(rank)
+            self._emit(ShimLost(rank=rank))
+
+    def _give_up_shims(self, ranks: Iterable[int]) -> None:
+        """Wait no longer for the shims of instances that are started again."""
+        for rank in self._awaited & {*ranks}:
+            self._awaited.discard(rank)
+            self._connected.add(rank)
+            self._clean.add(rank)
+            self._emit(Clean(rank=rank, left_behind=0))
 
     def finish(self) -> None:
         self.tell(protocol.RELEASE)
@@ -236,6 +260,7 @@ class LocalHost:
         self._add_shim(link, pid, start)
         self._shims[rank] = link
         self._connected.add(rank)
+        self._awaited.discard(rank)
         self._emit(Connected(rank=rank))
         if self._starts_instances:
             self._send_spec(rank, link)

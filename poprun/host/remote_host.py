@@ -78,8 +78,8 @@ class RemoteHost:
         job: The part of the attempt that runs there.
         specs: The SPEC messages of its instances, in rank order.
         devices: The IPUs of the job, None if it has none.
-        shims: The commands that start the shims of instances once the agent is ready;
-            none for those that mpirun starts.
+        shims: The commands that start the shims of its instances without mpirun.
+        joins: Whether to start them once the agent is ready.
     """
 
     def __init__(
@@ -89,6 +89,8 @@ class RemoteHost:
         specs: Collection[bytes],
         devices: HeldDevices | None = None,
         shims: Mapping[int, bytes] = MappingProxyType({}),
+        *,
+        joins: bool = False,
     ) -> None:
         self.name = job.name
         self.ranks = job.ranks
@@ -107,9 +109,10 @@ class RemoteHost:
         # The connections to mpirun's remote shells, by the number of their command.
         self._shells: dict[int, Channel] = {}
         self._numbers = count(1)
-        # The shims that are to be started, and the instances of those commands that
-        # have been.
-        self._shims = dict(shims)
+        # The instances whose shims are to be started, and the running commands that
+        # start them.
+        self._shims = shims
+        self._to_start = set(shims) if joins else set[int]()
         self._shim_commands: dict[int, int] = {}
         self._devices = devices
         self._hostname = connection.hello.hostname
@@ -204,13 +207,17 @@ class RemoteHost:
     # --- The supervisor's decisions.
 
     def tell(self, kind: int, *fields: bytes | int) -> None:
+        starts_shim = False
         if kind == protocol.START_AGAIN:
+            starts_shim = (ShimLost, fields[0]) in self._reported
             self._forget_end(fields[0])
         elif kind in (protocol.STOP_STARTING, protocol.KILL_INSTANCE):
             self._cancel_shims(fields or self.ranks)
         if not self._is_lost:
             self._silence.note_sent(time.monotonic())
             self._channel.tell(kind, *fields)
+        if starts_shim:
+            self._start_shim(int(fields[0]))
 
     def _forget_end(self, rank: bytes | int) -> None:
         """Let an instance that is started again report its life once more."""
@@ -218,23 +225,27 @@ class RemoteHost:
         self._sources = {k: s for k, s in self._sources.items() if k[0] != rank}
 
     def _start_shims(self) -> None:
-        """Start the shims that mpirun does not start: the agent is ready."""
-        for rank, text in self._shims.items():
-            number = next(self._numbers)
-            self._shim_commands[number] = rank
-            self.tell(protocol.RUN_COMMAND, number, text)
-        self._shims.clear()
+        """Start the shims of a host that joins: its agent is ready."""
+        while self._to_start:
+            self._start_shim(self._to_start.pop())
 
-    def _on_refusal(self, name: bytes, sentence: bytes, *notes: bytes) -> None:
-        self._lose(
-            f"it refuses the job: {printable(sentence.decode(errors='replace'))}"
-        )
+    def _start_shim(self, rank: int) -> None:
+        number = next(self._numbers)
+        self._shim_commands[number] = rank
+        self.tell(protocol.RUN_COMMAND, number, self._shims[rank])
+
+    def _on_refusal(self, *fields: bytes) -> None:
+        if len(fields) < 2:
+            raise ValueError("a refusal without a sentence")
+        sentence = printable(fields[1].decode(errors="replace"))
+        self._lose(f"it refuses the job: {sentence.rstrip('.')}")
 
     def _cancel_shims(self, ranks: Iterable[bytes | int]) -> None:
         """Do not start the shims of instances, or end those that are not there yet."""
         for rank in map(int, ranks):
             # poprun may tell this host the same once more because of the event.
-            if self._shims.pop(rank, None) is not None:
+            if rank in self._to_start:
+                self._to_start.discard(rank)
                 self._emit(Clean(rank=rank, left_behind=0))
         for number, rank in self._shim_commands.items():
             if rank in {*ranks} and (Connected, rank) not in self._reported:
@@ -242,7 +253,9 @@ class RemoteHost:
 
     def _on_shim_ended(self, number: int) -> None:
         rank = self._shim_commands.pop(number)
-        if (Connected, rank) not in self._reported and not self._is_lost:
+        has_ended = {(Connected, rank), (Clean, rank)} & self._reported
+        if not has_ended and not self._is_lost:
+            self._reported.add((ShimLost, rank))
             self._emit(ShimLost(rank=rank))
 
     def finish(self) -> None:

@@ -13,10 +13,12 @@ class RemoteShells:
 
     Args:
         is_in_slurm: Whether Slurm may send SIGTERM to the commands.
+        is_unique: Whether each command is run once only, as poprun's own launcher does.
     """
 
-    def __init__(self, *, is_in_slurm: bool) -> None:
-        self._is_in_slurm = is_in_slurm
+    def __init__(self, *, is_in_slurm: bool, is_unique: bool) -> None:
+        self._is_in_slurm, self._is_unique = is_in_slurm, is_unique
+        self._commands: set[tuple[str, bytes]] = set()
         # By the names that mpirun knows them by.
         self.hosts: dict[str, RemoteHost] = {}
         self.local_name = ""
@@ -34,6 +36,11 @@ class RemoteShells:
             link.tell(protocol.SHELL_OUTPUT, 2, reason)
             link.tell(protocol.SHELL_ENDED, 255)
             return True
+        if self._is_unique and (name, command) in self._commands:
+            # It was to start the lost shims of this host: the others are poprun's.
+            link.tell(protocol.SHELL_ENDED, 255)
+            return True
+        self._commands.add((name, command))
         self.hosts[name].run(link, command)
         return True
 

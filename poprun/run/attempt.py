@@ -116,7 +116,7 @@ def run_attempt(
     call = read_call(context.caller_environ) if plan.request.names_hosts else b""
     try:
         memory_before = context.hosts.read_memory_counters(hosts)
-        links = open_links(job, plan, context.hosts, mpirun.add_shim, here, call)
+        links = open_links(job, plan, context.hosts, mpirun, here, call)
     except LaunchError as error:
         raise HostUnreachableError(str(error)) from error
     context.recorder.begin_attempt(plan)

@@ -311,7 +311,7 @@ def _lose(state: Membership, event: Event, ranks: set[int], now: float) -> Step:
     )
     starts = dict(state.starts)
     if not isinstance(event, Exited):
-        # There is no supervisor that could start them.
+        # The supervisor that could start them is lost.
         starts = _without(starts, ranks)
     state = replace(_without_ranks(state, ranks), starts=starts)
     if state.goes_on or not lost:
@@ -324,6 +324,9 @@ def _lose(state: Membership, event: Event, ranks: set[int], now: float) -> Step:
     may_start = len(state.starts) < state.restarts_left and not state.is_finishing
     if isinstance(event, Exited) and may_start:
         state = replace(state, starts={**state.starts, event.rank: inf})
+    elif isinstance(event, ShimLost) and may_start:
+        # The kernel has killed the program, too.
+        state = _schedule(state, event.rank, now)
     answers = _tell_members(state, LOST, why) if has_lost_members else []
     # Others of a host that has come may have waited for a newcomer on it.
     waiting = {state.hosts[r]: r for r in state.brought & state.asked.keys()}
@@ -456,7 +459,8 @@ def _begin(state: Membership, members: tuple[int, ...], now: float) -> Step:
 
 def _schedule(state: Membership, rank: int, now: float) -> Membership:
     """Set the time at which an instance without any process is started again."""
-    ends = [loss.event for loss in state.losses if isinstance(loss.event, Exited)]
+    kinds = Exited | ShimLost
+    ends = [loss.event for loss in state.losses if isinstance(loss.event, kinds)]
     before = sum(event.rank == rank for event in ends) - 1
     wait = restart_wait(before - 1) if before else FIRST_START_S
     return replace(state, starts={**state.starts, rank: now + wait})

@@ -148,6 +148,11 @@ class MpirunProcess:
         self._remember(pid, start)
         shim.send(self._hold, self._pipe[1:])
 
+    def start_shims(self) -> bool:
+        """Let poprun's own launcher start those again that were lost on its host."""
+        self.send_signal(signal.SIGUSR2)
+        return bool(self._pid) and not self._has_ended
+
     def add_connection(self, pid: int, start: int) -> None:
         """Take in a process that connects poprun to a host that has come."""
         self._older.add(pid)

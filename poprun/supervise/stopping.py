@@ -160,7 +160,8 @@ class JobState:
     connected: frozenset[int] = frozenset()
     started: frozenset[int] = frozenset()
     gone: frozenset[int] = frozenset()
-    # The instances whose shims were not started by mpirun, but on a host that has come.
+    # The instances whose shims mpirun does not wait for: they were lost, or are on a
+    # host that has come.
     brought: frozenset[int] = frozenset()
     # When an instance last failed, or something other than poprun stopped it.
     failed_at: float = -inf
@@ -247,7 +248,12 @@ def _note(state: JobState, event: Event, now: float) -> JobState:
         case Clean(rank=rank) | Refused(rank=rank):
             return replace(state, gone=state.gone | {rank})
         case ShimLost(rank=rank):
-            return replace(state, gone=state.gone | {rank}, failed_at=now)
+            return replace(
+                state,
+                gone=state.gone | {rank},
+                brought=state.brought | {rank},
+                failed_at=now,
+            )
         case Exited(rank=rank, status=status, by_itself=by_itself):
             failed_at = now if status or not by_itself else state.failed_at
             has_failed = by_itself and status != 0 and not _goes_on(state)

@@ -141,6 +141,20 @@ def test_an_instance_is_started_again_beside_the_others(poprun: Poprun) -> None:
     assert job.result["attempts"][0]["changes"][1]["added"] == [1]
 
 
+def test_an_instance_whose_supervisor_was_killed_is_started_again(
+    poprun: Poprun,
+) -> None:
+    job = ElasticJob(poprun, 2, "--min-instances", "1", "--max-restarts", "1")
+    status = Path(f"/proc/{job.pid(1)}/stat").read_text()
+    os.kill(int(status.rpartition(") ")[2].split()[1]), signal.SIGKILL)
+    job.wait_for_text("The supervisor of instance 1 was killed; 1 instance goes on")
+    job.wait_for_text("Instance 1 was started again; 2 instances go on")
+    job.wait_for_steps()
+    code, said = job.finish()
+
+    assert (code, len(said)) == (0, 2), job.text
+
+
 LATE = """
 import os, signal, sys, time
 from pathlib import Path
@@ -357,6 +371,23 @@ def test_an_instance_on_another_host_is_started_again(
     said, err = finish_on_hosts(bed, job)
 
     assert "Instance 2 (h1) was killed by SIGKILL; 5 instances go on" in err
+    assert "Instance 2 was started again; 6 instances go on as generation 2" in err
+    assert [line.partition(":")[2] for line in said] == [
+        f" {rank} 6 6 2" for rank in range(6)
+    ]
+    bed.assert_nothing_is_left()
+
+
+def test_an_instance_on_another_host_gets_another_supervisor(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=3, shared_home=True)
+    job = start_on_hosts(bed, "--max-restarts", "2")
+    bed["h1"].output("pkill", "-KILL", "-f", "^[^ ]*python[^ ]* .*entry.py shim .* 2$")
+    wait_for_members(bed, 2)
+    said, err = finish_on_hosts(bed, job)
+
+    assert "The supervisor of instance 2 (h1) was killed; 5 instances go on" in err
     assert "Instance 2 was started again; 6 instances go on as generation 2" in err
     assert [line.partition(":")[2] for line in said] == [
         f" {rank} 6 6 2" for rank in range(6)

@@ -69,6 +69,7 @@ class Played:
             receive=channel.receive,
             stderr_text="",
             memory=None,
+            hang_up=lambda: None,
         )
         self.channel = channel
         self.connection = connection

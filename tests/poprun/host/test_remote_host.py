@@ -15,9 +15,9 @@ from poprun.output import waiter
 from poprun.reach.silence import SUSPECTED_S
 from poprun.vipu.launch.held_devices import Answer, Reply
 from poprun.vipu.leases import ProcessIdentity
-from poprun.wire import protocol
+from poprun.wire import codec, protocol
 from poprun.wire.channel import Channel
-from poprun.wire.events import Event, HostLost
+from poprun.wire.events import Clean, Connected, Event, HostLost, ShimLost
 
 THEIRS = ProcessIdentity(
     pid=7, start_time=5, boot_id="another boot", pid_namespace="pid:[1]"
@@ -52,8 +52,10 @@ class FakeAgent:
         *,
         is_traced: bool = False,
         loss_check: Callable[[], bool] | None = None,
+        **options: Any,
     ) -> None:
         self.channel, ours = map(Channel, socket.socketpair())
+        self.hung_up: list[bool] = []
         hello = SimpleNamespace(hostname="h1", ssh_connection="")
         self.connection: Any = SimpleNamespace(
             hello=hello,
@@ -63,10 +65,11 @@ class FakeAgent:
             memory=None,
             loss_check=lambda: loss_check,
             is_direct=True,
+            hang_up=lambda: self.hung_up.append(True),
         )
         job: Any = SimpleNamespace(name="10.0.0.2", ranks=[2, 3], is_traced=is_traced)
         held: Any = devices
-        self.host = RemoteHost(self.connection, job, [], held)
+        self.host = RemoteHost(self.connection, job, [], held, **options)
         self.events: list[Event] = []
         nothing: Any = None
         self.host.start(self.events.append, nothing, nothing)
@@ -79,6 +82,10 @@ class FakeAgent:
 
     def send(self, kind: int, *fields: bytes | int) -> None:
         self.channel.send(protocol.pack(kind, *fields))
+        self.host.take_in_losses()
+
+    def report(self, event: Event) -> None:
+        self.channel.send(codec.pack_event(event))
         self.host.take_in_losses()
 
     def hang_up(self) -> None:
@@ -257,4 +264,59 @@ def test_records_of_a_host_are_kept_up_to_a_limit(
         agent.send(protocol.CALL_RECORDS, b"0-7.calls", piece)
 
     assert agent.host.call_records == [("0-7.calls", b"abc"), ("0-7.calls", b"de")]
+    agent.close()
+
+
+# --- Shims that poprun starts without mpirun.
+
+
+@pytest.fixture
+def joining() -> Iterator[FakeAgent]:
+    made = FakeAgent(shims={2: b"shim 2", 3: b"shim 3"}, joins=True)
+    yield made
+    made.close()
+
+
+def started(agent: FakeAgent) -> list[list[bytes]]:
+    """Return the commands that the agent is to run: their numbers and texts."""
+    messages = agent.channel.receive() or ()
+    return [fields for kind, fields in messages if kind == protocol.RUN_COMMAND]
+
+
+def test_the_shims_of_a_host_that_joins_start_when_its_agent_is_ready(
+    joining: FakeAgent,
+) -> None:
+    joining.send(protocol.JOB_STARTED)
+    joining.report(Connected(rank=2))
+    joining.send(protocol.COMMAND_ENDED, 2, 127)
+
+    assert started(joining) == [[b"1", b"shim 2"], [b"2", b"shim 3"]]
+    # The second one has not even connected.
+    assert joining.events == [Connected(rank=2), ShimLost(rank=3)]
+
+
+def test_a_host_that_refuses_to_join_is_lost(joining: FakeAgent) -> None:
+    joining.send(protocol.REFUSAL, b"LaunchError", b"no room\x1b.")
+
+    [lost] = joining.events
+    assert isinstance(lost, HostLost)
+    assert lost.why == r"it refuses the job: no room\x1b"
+    assert joining.hung_up
+
+
+def test_no_shim_is_started_once_the_job_stops(joining: FakeAgent) -> None:
+    joining.host.tell(protocol.STOP_STARTING)
+    joining.send(protocol.JOB_STARTED)
+
+    assert started(joining) == []
+    assert joining.events == [Clean(rank=r, left_behind=0) for r in (2, 3)]
+
+
+def test_a_lost_shim_is_replaced_when_its_instance_is_started_again() -> None:
+    agent = FakeAgent(shims={2: b"shim 2", 3: b"shim 3"})
+    agent.report(ShimLost(rank=2))
+    agent.host.tell(protocol.START_AGAIN, 2)
+    agent.host.tell(protocol.START_AGAIN, 3)
+
+    assert started(agent) == [[b"1", b"shim 2"]]
     agent.close()

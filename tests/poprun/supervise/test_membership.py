@@ -382,6 +382,17 @@ def joins(host: str, *ranks: int) -> HostJoins:
     return HostJoins(host=host, ranks=ranks, host_names=ON_THREE_HOSTS)
 
 
+def test_an_instance_whose_supervisor_was_killed_is_started_again() -> None:
+    story = elastic(restarts_left=1)
+    story(1, ShimLost(rank=1), asks(0), asks(2), asks(3))
+    # Nothing reports that its processes have ended: the kernel has killed them.
+    assert story(1 + membership.FIRST_START_S, Tick()) == ["start 1"]
+    story(2, CanReform(rank=1))
+    assert story(3, asks(1, 1)) == ["added to 0", "added to 2", "added to 3"]
+    story(4, ShimLost(rank=1))
+    assert story.state.deadline == inf
+
+
 def test_members_hear_of_a_host_that_has_come_once_and_re_form_with_it() -> None:
     story = elastic(hosts=ON_THREE_HOSTS[:4])
     assert story(1, joins("c", 4, 5), CanReform(rank=4), CanReform(rank=5)) == [
