@@ -13,11 +13,6 @@ Logs = Mapping[str, Any] | None
 class KerasState(TensorFlowKerasState):
     """The state of a training with either Keras: model, optimizer, other objects."""
 
-    # Any: Keras declares no types.
-    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        """Keep the model and objects as they are now: see TensorFlowKerasState."""
-        super().__init__(model, optimizer, **kwargs)
-
 
 class _CommitState:
     """Commits a state after so many batches, and after each epoch."""
