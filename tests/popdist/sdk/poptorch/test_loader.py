@@ -325,6 +325,23 @@ def test_text_that_differs_between_joined_batches_is_refused() -> None:
         list(loader)
 
 
+def test_rebatching_leaves_text_in_batches_of_the_same_size() -> None:
+    loader = poptorch.DataLoader(
+        poptorch.Options(),
+        dataset(4),
+        batch_size=2,
+        collate_fn=named,
+        mode=DataLoaderMode.AsyncRebatched,
+        async_options=FORK,
+    )
+
+    assert [batch["names"] for batch in loader] == [
+        ["sample 0", "sample 1"],
+        ["sample 2", "sample 3"],
+    ]
+    loader.terminate()
+
+
 def test_torch_collates_the_batches_of_a_sampler_together() -> None:
     samples = [(value, f"file{value}") for value in range(4)]
     loader = poptorch.DataLoader(

@@ -1,52 +1,49 @@
-"""AsynchronousDataAccessor: batches that workers load ahead.
+"""AsynchronousDataAccessor: batches that another process loads ahead.
 
 Any: data sets may be any iterables, and yield whatever programs return.
 """
 
+import copy
 import multiprocessing
 import os
 import random
 import signal
 import threading
 import traceback
-import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from itertools import chain, islice
-from multiprocessing.connection import wait
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any, Self
 
 import numpy
 import torch
-from torch.utils.data import DataLoader, IterableDataset, _utils
+from torch.utils.data import DataLoader
 
 from .._logging import logger
 from ..enums import SharingStrategy
 from ..errors import createPoptorchError, require, require_poptorch
-from .core_sharing import leave_cores_to_workers
+from .core_sharing import leave_cores
 from .grouping import group_count, regroup
-from .helper_processes import end_helpers_at_exit, is_importing_main
-from .shared_memory import can_have_workers, dumps, send_without_dev_shm
+from .helper_processes import end_helpers_at_exit
 
-METHODS = {
-    SharingStrategy.SharedMemory: "spawn",
-    SharingStrategy.FileSystem: "spawn",
-    SharingStrategy.Fork: "fork",
-    SharingStrategy.ForkServer: "forkserver",
-}
-# The module that a forkserver imports once for all its forks, if it can.
-PRELOADED = "popdist.sdk.forkserver_preload"
-# The exit code of a worker if the import of the program starts workers.
+# How the other strategies start a process; by default it is spawned.
+METHODS = {SharingStrategy.Fork: "fork", SharingStrategy.ForkServer: "forkserver"}
+# How long a process may take to end before it is killed.
+GRACE_S = 5.0
+# How often it is looked whether the process that loads still runs.
+LOOK_S = 1.0
+# The exit code of the process if the import of the program starts to load.
 UNGUARDED = 113
-# A note for the errors of starting the worker.
+# A note for the errors of sending the data set.
 NOT_PICKLABLE = (
     "The data set is sent to a separate process, so it must be picklable: its class "
     "must be in a module, and it may have no lambdas. With "
     "async_options={'sharing_strategy': poptorch.SharingStrategy.Fork} it need not be "
     "picklable."
 )
-
 
 # The states of the generators of torch, Python and numpy.
 _RandomStates = tuple[Any, Any, Any]
@@ -58,68 +55,57 @@ def _random_states() -> _RandomStates:
     return torch_state, random.getstate(), numpy.random.get_state()
 
 
-def _set_random_states(states: _RandomStates) -> None:
+def _load(
+    connection: Connection,
+    items: Any,
+    states: _RandomStates,
+    size: int | None,
+    drop_last: bool,
+) -> None:
+    """Load in this process what the other end of a connection asks for.
+
+    A request is the number of a pass, and how many more batches of it shall be loaded.
+    An answer is the number, a list of one batch or of none at the end of the pass, and
+    the traceback if loading has failed.
+    """
+    _begin_process(states)
+    # The program has gone or has closed the connection: nothing is left to do.
+    with suppress(EOFError, ConnectionError):
+        if items is None:
+            items = connection.recv()
+        number, wanted, batches = -1, 0, iter(())
+        while True:
+            # All requests at once: a full pipe would stop the program.
+            while not wanted or connection.poll():
+                asked, more = connection.recv()
+                if asked != number:
+                    number, wanted = asked, 0
+                    batches = _grouped(items, size, drop_last)
+                wanted += more
+            try:
+                batch = list(islice(batches, 1))
+                connection.send((number, batch, None))
+                wanted = wanted - 1 if batch else 0
+            except Exception:
+                wanted = 0
+                connection.send((number, [], traceback.format_exc().strip()))
+    _end_process()
+
+
+def _begin_process(states: _RandomStates) -> None:
+    # Threads of OpenMP do not survive a fork.
+    torch.set_num_threads(1)
+    # Data are loaded with the numbers that the program would draw for them.
     torch.set_rng_state(torch.from_numpy(states[0]))
     random.setstate(states[1])
     numpy.random.set_state(states[2])
-
-
-class _Passes(IterableDataset[Any]):
-    """A data set in a worker, where each iterator is a pass over it."""
-
-    def __init__(
-        self,
-        items: Any,
-        pickled: bytes | None,
-        size: int | None,
-        drop_last: bool,
-        may_continue: Any,
-    ) -> None:
-        self._items, self._pickled = items, pickled
-        self._size, self._drop_last = size, drop_last
-        # Released when more than the first batch may be loaded. Not an Event: to set
-        # one blocks if the worker has been killed while it waited.
-        self._may_continue = may_continue
-        # The worker continues with the program's random numbers.
-        self._random_states: _RandomStates | None = _random_states()
-
-    def __iter__(self) -> Iterator[Any]:
-        if self._random_states is not None:
-            _set_random_states(self._random_states)
-            self._random_states = None
-            self._begin_worker()
-        for batch in _grouped(self._items, self._size, self._drop_last):
-            yield batch
-            with self._may_continue:
-                pass
-
-    def let_continue(self) -> None:
-        """Let the worker load more than the first batch."""
-        self._may_continue.release()
-
-    def forget_items(self) -> None:
-        """Free what only the worker needs."""
-        self._items = self._pickled = None
-
-    def _begin_worker(self) -> None:
-        send_without_dev_shm()
-        if self._pickled is not None:
-            self._items = ForkingPickler.loads(self._pickled)
-            self._pickled = None
-        # The only worker loads as the program would. Worker functions of torch would
-        # collate in /dev/shm, which may be small.
-        _utils.worker._worker_info = None
-        # Data sets may start processes, which torch's daemonic workers may not.
-        multiprocessing.current_process().daemon = False
-        # torch's own handler leaves those running.
-        signal.signal(signal.SIGTERM, _end_process)
-        # torch's worker would not end while it waits, or sends to a full pipe.
-        threading.Thread(target=_end_with_program, daemon=True).start()
-
-
-def _let_continue(loader: "DataLoader[Any]") -> None:
-    passes: Any = loader.dataset
-    passes.let_continue()
+    # Loaders and data sets may start processes, which daemonic ones may not.
+    multiprocessing.current_process().daemon = False
+    # The program decides about Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_process)
+    # A data set that waits would keep this process after the program's end.
+    threading.Thread(target=_end_with_program, daemon=True).start()
 
 
 def _end_with_program() -> None:
@@ -130,10 +116,9 @@ def _end_with_program() -> None:
 
 
 def _end_process(*_: object) -> None:
-    """End this worker and the processes that its data set has started."""
+    """End this process and those that its data set has started."""
     for child in multiprocessing.active_children():
         child.terminate()
-    # Another exit code would be an error to torch in the program.
     os._exit(0)
 
 
@@ -149,32 +134,29 @@ def _grouped(items: Any, size: int | None, drop_last: bool) -> Iterator[Any]:
     yield from batches if size is None else regroup(batches, size, drop_last)
 
 
-def _unchanged(batch: Any) -> Any:
-    return batch
-
-
-def _text_of(error: Exception) -> str:
-    """Return the class and message of an error, with a worker's traceback in it.
-
-    Its frames are cleared, because torch's hold the iterator, and so its worker.
-    """
-    traceback.clear_frames(error.__traceback__)
-    return "".join(traceback.format_exception_only(error)).strip()
+def _end_loading(process: BaseProcess, connection: Connection, workers: int) -> None:
+    """End the process that loads."""
+    process.terminate()
+    process.join(GRACE_S)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    connection.close()
+    leave_cores(-1 - workers)
 
 
 class AsynchronousDataAccessor:
-    """Loads by workers, up to `buffer_size` batches ahead.
-
-    One worker loads, or the workers of a DataLoader that has some.
+    """Loads in a process of its own, up to `buffer_size` batches ahead.
 
     Args:
         dataset: A DataLoader, a data set, or any other iterable.
-        buffer_size: How many batches its own worker loads ahead.
+        buffer_size: How many batches are loaded ahead.
         miss_sleep_time_in_ms: Has no effect: the process that waits is woken.
         load_indefinitely: Whether the next pass is loaded ahead as well.
-        early_preload: Whether its own worker loads more than the first batch now, and
-            not with the first pass.
-        sharing_strategy: How its own worker starts and gets the data set.
+        early_preload: Whether more than the first batch is loaded now, and not with
+            the first pass.
+        sharing_strategy: How the process starts and gets the data set, unless it is a
+            DataLoader with workers: then as these do.
         rebatched_size: Into how many samples items are made; None: they stay as
             they are.
 
@@ -217,126 +199,91 @@ class AsynchronousDataAccessor:
         self._dataset = dataset
         # Torch's own loaders say so too, but of batches of another size.
         self._drop_last = bool(getattr(dataset, "rebatched_drop_last", True))
-        self._loads_next_pass = load_indefinitely
-        # Whether the pass under way has returned a batch.
-        self._is_begun = False
+        self._buffer_size, self._loads_next_pass = buffer_size, load_indefinitely
+        # The number of the pass that is loaded, whether it is loaded ahead, and whether
+        # it has returned a batch.
+        self._number, self._is_ahead, self._is_begun = 0, False, False
         # Whether this pass was asked for and has not ended; None: none was so far.
         self._is_wanted: bool | None = None
         self._failure: str | None = None
-        separate = getattr(dataset, "_separate", None)
-        items = separate() if separate else dataset
-        # Lets the accessor's own worker end; None without one.
-        self._end: weakref.finalize[..., Any] | None = None
-        # The source of each pass; None after terminate().
-        self._loader: Any = items
-        if not getattr(items, "num_workers", 0) and can_have_workers():
-            self._loader = self._with_worker(items, buffer_size, sharing_strategy)
-            # It holds the loader, because torch cannot end the worker of an iterator
-            # that is freed in a cycle: its queues are closed first.
-            self._end = weakref.finalize(self, _let_continue, self._loader)
-            self._end.atexit = False
-        if early_preload and self._end is not None:
-            _let_continue(self._loader)
-        # Without an own worker, this process draws the numbers that it would draw.
-        self._random_states = _random_states()
-        # The batches of the pass that is loaded, and the first one if it is loaded.
-        self._pass: Iterator[Any] | None = None
-        self._first = self._load_first()
+        items = dataset
+        if separate := getattr(dataset, "_separate", None):
+            items = separate()
+        elif isinstance(dataset, DataLoader):
+            # A copy, because the workers of the program's own passes serve one process.
+            items = copy.copy(dataset)
+            items._iterator = None
+        self._start(items, sharing_strategy)
+        self._request(1)
+        # A data set that fails raises here.
+        self._first = self._receive()
+        if self._failure is not None:
+            self._raise_first()
+        if early_preload:
+            self._load_ahead()
 
-    def _with_worker(
-        self, items: Any, buffer_size: int, strategy: SharingStrategy
-    ) -> "DataLoader[Any]":
-        """Return a loader of whole batches by one worker."""
-        if is_importing_main():
+    def _start(self, items: Any, strategy: SharingStrategy) -> None:
+        """Start the process that loads, and send it the data set."""
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            # This is such a process, and it imports the program.
             os._exit(UNGUARDED)
-        context: Any = multiprocessing.get_context(METHODS[strategy])
-        if strategy == SharingStrategy.ForkServer:
-            context.set_forkserver_preload([PRELOADED])
-        pickled = None
-        if strategy != SharingStrategy.Fork:
+        context: Any = multiprocessing.get_context(METHODS.get(strategy, "spawn"))
+        workers = getattr(items, "num_workers", 0)
+        if workers:
+            # As torch starts them: by default the data set need not be picklable.
+            fork = multiprocessing.get_context("fork")
+            context = items.multiprocessing_context or fork
+        is_fork = context.get_start_method() == "fork"
+        if not is_fork:
             end_helpers_at_exit()
-            # Not by Process.start(): it would send file descriptors of tensors that
-            # exist only during pickling.
-            try:
-                items, pickled = None, dumps(items)
-            except Exception as error:
-                error.add_note(NOT_PICKLABLE)
-                raise
-        size, drop_last = self.rebatched_size, self._drop_last
-        return DataLoader(
-            _Passes(items, pickled, size, drop_last, context.Semaphore(0)),
-            batch_size=None,
-            collate_fn=_unchanged,
-            num_workers=1,
-            prefetch_factor=buffer_size,
-            persistent_workers=True,
-            multiprocessing_context=context,
-            # Not the program's random numbers.
-            generator=torch.Generator(),
+            # It takes seconds to import: once for all forks of the server.
+            context.set_forkserver_preload(["torch"])
+        self._connection, other = context.Pipe()
+        inherited = items if is_fork else None
+        batching = self.rebatched_size, self._drop_last
+        self._process = context.Process(
+            target=_load,
+            args=(other, inherited, _random_states(), *batching),
+            daemon=True,
         )
-
-    def _next_pass(self) -> Iterator[Any]:
-        if self._end is None:
-            items = self._loader
-            if isinstance(items, DataLoader):
-                # Its workers begin now.
-                items = iter(items)
-            return _grouped(items, self.rebatched_size, self._drop_last)
-        # The worker starts with the first pass, and is kept for the others.
-        is_first = self._loader._iterator is None
-        batches: Iterator[Any] = iter(self._loader)
-        if is_first:
-            leave_cores_to_workers(batches, 1)
-            self._loader.dataset.forget_items()
-        return batches
-
-    @contextmanager
-    def _own_random_numbers(self) -> Iterator[None]:
-        """Leave the program's random numbers as they are while this process loads."""
-        if self._end is not None:
-            yield
+        self._process.start()
+        other.close()
+        leave_cores(1 + workers)
+        ending = (self._process, self._connection, workers)
+        self._end = Finalize(self, _end_loading, ending, exitpriority=0)
+        if is_fork:
             return
-        program = _random_states()
-        _set_random_states(self._random_states)
         try:
-            yield
-        finally:
-            self._random_states = _random_states()
-            _set_random_states(program)
-
-    def _load_first(self) -> list[Any]:
-        """Wait for the first batch: a data set that fails raises here."""
-        with self._own_random_numbers():
-            self._pass = self._next_pass()
-        try:
-            with self._own_random_numbers():
-                return list(islice(self._pass, 1))
+            # Not as an argument of the process: it would get file descriptors of
+            # tensors that exist only during pickling.
+            self._connection.send(items)
+        except ConnectionError:
+            # _receive() says why the process has ended.
+            pass
         except Exception as error:
-            text, code = _text_of(error), self._exit_code()
             self.terminate()
+            error.add_note(NOT_PICKLABLE)
+            raise
+
+    def _raise_first(self) -> None:
+        """Raise the error of loading the first batch."""
+        self.terminate()
         require(
-            code != UNGUARDED,
+            self._process.exitcode != UNGUARDED,
             "The loading process imports the program, and the program makes a loader "
             "when it is imported. Put the program's work below `if __name__ == "
             "'__main__':`, or load with async_options={'sharing_strategy': "
             "poptorch.SharingStrategy.Fork}.",
         )
-        logger.error("Loading the first batch raised:\n%s", text)
+        logger.error("Loading the first batch raised:\n%s", self._failure)
         raise createPoptorchError(
             "AsynchronousDataAccessor worker thread failed to start: loading the first "
-            f"batch raised {text.splitlines()[-1]}"
+            f"batch raised {str(self._failure).splitlines()[-1]}"
         )
 
-    def _exit_code(self) -> int | None:
-        """Return the exit code of the accessor's own worker, None while it runs."""
-        (worker,) = getattr(self._pass, "_workers", None) or (None,)
-        return None if worker is None else worker.exitcode
-
     def terminate(self) -> None:
-        """End the workers."""
-        if self._end is not None:
-            self._end()
-        self._loader = self._pass = None
+        """End the process that loads."""
+        self._end()
 
     def __len__(self) -> int:
         length = len(self._dataset)
@@ -348,10 +295,9 @@ class AsynchronousDataAccessor:
     def __iter__(self) -> Self:
         """Begin a pass; one under way is left off."""
         self._check_running()
-        if self._is_begun or self._pass is None:
+        if self._is_begun:
             self._begin_pass()
-        if self._end is not None:
-            _let_continue(self._loader)
+        self._load_ahead()
         self._is_wanted = True
         return self
 
@@ -359,43 +305,79 @@ class AsynchronousDataAccessor:
         """Return the next batch.
 
         Raises:
-            AssertionError: Loading raised an exception, or a worker ended.
+            AssertionError: Loading raised an exception, or the process ended.
         """
         if self._is_wanted is None:
             iter(self)
         self._check_running()
         if not self._is_wanted:
             raise StopIteration
-        if self._failure is not None or self._pass is None:
-            raise AssertionError(self._failure)
-        try:
-            with self._own_random_numbers():
-                batch = self._first.pop() if self._first else next(self._pass)
-        except StopIteration:
-            self._is_wanted, self._pass = False, None
-            if self._loads_next_pass:
-                self._begin_pass()
-            raise
-        except Exception as error:
-            self._fail(error)
-            raise AssertionError(self._failure) from None
+        batch = self._first or self._receive()
+        if self._failure is not None:
+            raise AssertionError(
+                f"An error occurred in the data fetcher:\n{self._failure}"
+            )
         self._is_begun = True
-        return batch
+        if batch:
+            self._first = []
+            return batch[0]
+        self._is_wanted = False
+        if self._loads_next_pass:
+            self._begin_pass()
+            self._load_ahead()
+        raise StopIteration
 
     def _begin_pass(self) -> None:
-        """Begin to load a pass. If that fails, its first batch raises the error."""
-        self._is_begun = False
-        try:
-            with self._own_random_numbers():
-                self._pass = self._next_pass()
-        except Exception as error:
-            self._fail(error)
+        self._number += 1
+        self._is_ahead = self._is_begun = False
+        self._first = []
 
-    def _fail(self, error: Exception) -> None:
-        self._failure = f"An error occurred in the data fetcher:\n{_text_of(error)}"
+    def _load_ahead(self) -> None:
+        if not self._is_ahead:
+            self._is_ahead = True
+            self._request(self._buffer_size)
+
+    def _request(self, count: int) -> None:
+        """Ask for batches of the pass. If the process has ended, _receive() says so."""
+        with suppress(ConnectionError):
+            self._connection.send((self._number, count))
+
+    def _receive(self) -> list[Any]:
+        """Return the next batch of the pass in a list, which is empty at its end.
+
+        After a failure, the list is empty, too.
+        """
+        while self._failure is None:
+            try:
+                while not self._connection.poll(LOOK_S):
+                    if not self._process.is_alive() and not self._connection.poll():
+                        raise EOFError
+                number, batch, failure = self._connection.recv()
+            except Exception:
+                self._failure = self._reason()
+                break
+            # The rest of a pass that was left off is received, too.
+            if number == self._number:
+                self._failure = failure
+                if batch and self._is_ahead:
+                    self._request(1)
+                return list(batch)
+        return []
+
+    def _reason(self) -> str:
+        """Return why receiving has raised the exception that is handled."""
+        # Its end is seen before its exit code.
+        self._process.join(LOOK_S)
+        if self._process.exitcode is None:
+            return traceback.format_exc().strip()
+        return (
+            f"RuntimeError: The process {self._process.pid}, which loads the data, "
+            f"ended with exit code {self._process.exitcode}. Below 0, it is the signal "
+            "that ended it: -9 is often a lack of memory."
+        )
 
     def _check_running(self) -> None:
-        if self._loader is None:
+        if not self._end.still_active():
             raise createPoptorchError(
                 "The loading process was terminated: make a new DataLoader to load "
                 "again."

@@ -1,8 +1,6 @@
 """Shares the cores among torch's threads and the processes that load data."""
 
 import os
-import weakref
-from collections.abc import Iterator
 
 import torch
 
@@ -14,12 +12,6 @@ from popdist.session import STATE
 _own_threads = _set_threads = 0
 # How many processes load now.
 _processes = 0
-
-
-def leave_cores_to_workers(iterator: Iterator[object], workers: int) -> None:
-    """Call leave_cores() for the workers of an iterator, until it is deleted."""
-    leave_cores(workers)
-    weakref.finalize(iterator, leave_cores, -workers).atexit = False
 
 
 def leave_cores(processes: int) -> None:

@@ -75,8 +75,8 @@ def regroup(batches: Iterable[Any], size: int, drop_last: bool) -> Iterator[Any]
         while have >= size:
             whole = joined(waiting)
             yield convert(whole, lambda tensor: tensor[:size])
-            waiting = [convert(whole, lambda tensor: tensor[size:])]
             have -= size
+            waiting = [convert(whole, lambda tensor: tensor[size:])] if have else []
     if have and not drop_last:
         yield joined(waiting)
 

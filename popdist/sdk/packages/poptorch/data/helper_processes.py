@@ -1,8 +1,8 @@
 """Processes that multiprocessing starts: what its own interface does not offer."""
 
-import multiprocessing
 import os
 import select
+import signal
 from contextlib import suppress
 from functools import cache
 from multiprocessing import forkserver, resource_tracker
@@ -11,11 +11,6 @@ from typing import Any
 
 # How long each of them may take to end.
 GRACE_S = 2.0
-
-
-def is_importing_main() -> bool:
-    """Return whether this process was started by a program and now imports it."""
-    return getattr(multiprocessing.current_process(), "_inheriting", False)
 
 
 @cache
@@ -32,11 +27,14 @@ def _end_helpers() -> None:
     # Any: none of it is public.
     server: Any = forkserver
     tracker: Any = resource_tracker
-    _end(server._forkserver, "_forkserver_pid", "_forkserver_alive_fd")
+    # It has nothing to clean, and torch would take half a second to end in it.
+    _end(server._forkserver, "_forkserver_pid", "_forkserver_alive_fd", is_killed=True)
     _end(tracker._resource_tracker, "_pid", "_fd")
 
 
-def _end(helper: Any, pid_name: str, descriptor_name: str) -> None:
+def _end(
+    helper: Any, pid_name: str, descriptor_name: str, is_killed: bool = False
+) -> None:
     """Close the pipe that keeps a process running, and wait for its end."""
     pid = getattr(helper, pid_name)
     descriptor = getattr(helper, descriptor_name)
@@ -49,6 +47,8 @@ def _end(helper: Any, pid_name: str, descriptor_name: str) -> None:
     with suppress(ChildProcessError):
         if os.waitpid(pid, os.WNOHANG) == (0, 0):
             watched = os.pidfd_open(pid)
+            if is_killed:
+                os.kill(pid, signal.SIGKILL)
             # Another process that has the pipe open keeps it alive: then it is left.
             select.select([watched], [], [], GRACE_S)
             os.close(watched)

@@ -3,6 +3,7 @@
 Any: samples and the arguments of torch's DataLoader have all types.
 """
 
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from ..enums import DataLoaderMode
 from ..errors import ArgumentsError, require, require_poptorch
 from ..options import Options
 from .accessor import AsynchronousDataAccessor
-from .core_sharing import leave_cores_to_workers
+from .core_sharing import leave_cores
 from .grouping import JoinedIndices, group_count, join_each
 from .partition import Partition
 from .sampler_argument import accept_data_source
@@ -222,7 +223,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def _get_iterator(self) -> Any:
         iterator = super()._get_iterator()
         if self.num_workers:
-            leave_cores_to_workers(iterator, self.num_workers)
+            leave_cores(self.num_workers)
+            weakref.finalize(iterator, leave_cores, -self.num_workers).atexit = False
         return iterator
 
     def _separate(self) -> Self:

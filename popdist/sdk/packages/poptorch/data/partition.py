@@ -22,19 +22,24 @@ class Partition(Dataset[Any]):
         """Make a partition; with a seed, it is shuffled for each pass."""
         self._dataset = dataset
         self._share = share
-        self._generator = None
         # In shared memory: workers that live for several passes see their changes.
         self._order: torch.Tensor | None = None
         self._moved_by = move_to_shared(torch.zeros(1, dtype=torch.int64))
+        # The state of a generator: it has none in shared memory, as a tensor would when
+        # it is sent to a process.
+        # Any: numpy's arrays of bytes.
+        self._random_state: Any = None
         if seed is not None:
-            self._generator = torch.Generator()
-            self._generator.manual_seed(seed)
+            self._random_state = torch.Generator().manual_seed(seed).get_state().numpy()
 
     def begin_pass(self) -> None:
         """Shuffle, and load the leftovers in every other pass."""
-        if self._generator is None:
+        if self._random_state is None:
             return
-        order = torch.randperm(len(self._dataset), generator=self._generator)
+        generator = torch.Generator()
+        generator.set_state(torch.from_numpy(self._random_state))
+        order = torch.randperm(len(self._dataset), generator=generator)
+        self._random_state = generator.get_state().numpy()
         if self._order is None:
             self._order = move_to_shared(order)
         else:

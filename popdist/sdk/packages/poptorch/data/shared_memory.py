@@ -4,7 +4,6 @@ torch makes its shared memory there. Here it is made of files without names. Any
 has no types for its storages.
 """
 
-import io
 import os
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -22,29 +21,10 @@ def move_to_shared(tensor: torch.Tensor) -> torch.Tensor:
     return shared.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def dumps(content: Any) -> bytes:
-    """Pickle an object for another process, which gets its tensors in shared memory."""
-    pickled = io.BytesIO()
-    pickler = ForkingPickler(pickled)
-    pickler.dispatch_table[torch.UntypedStorage] = _reduce
-    pickler.dump(content)
-    return pickled.getvalue()
-
-
-def send_without_dev_shm() -> None:
-    """Let this process send tensors that /dev/shm has no room for."""
-    ForkingPickler.register(torch.UntypedStorage, _reduce)
-
-
-def can_have_workers() -> bool:
-    """Return whether Python can make the semaphores of workers, in /dev/shm."""
-    return os.access("/dev/shm", os.W_OK)
-
-
 def check_workers(num_workers: int) -> None:
     """Raise AssertionError if there are to be workers, and there cannot be any."""
     require(
-        not num_workers or can_have_workers(),
+        not num_workers or os.access("/dev/shm", os.W_OK),
         f"num_workers is {num_workers}, but /dev/shm cannot be written, where Python "
         "makes the semaphores of workers. Use num_workers=0, also with "
         "DataLoaderMode.Async, or mount a tmpfs on /dev/shm.",
@@ -78,16 +58,4 @@ def _reduce(storage: torch.UntypedStorage) -> Any:
         return reduce(_in_memfd(storage))
 
 
-def _reduce_generator(generator: torch.Generator) -> Any:
-    return _generator, (bytes(generator.get_state().numpy()),)
-
-
-def _generator(state: bytes) -> torch.Generator:
-    generator = torch.Generator()
-    generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-    return generator
-
-
-# torch sends the state in shared memory, which exists no longer when a process that is
-# spawned takes it over.
-ForkingPickler.register(torch.Generator, _reduce_generator)
+ForkingPickler.register(torch.UntypedStorage, _reduce)
