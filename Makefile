@@ -14,6 +14,14 @@ KERNELS := popdist/tensorflow/tensors/kernels
 unexport PYTHONDONTWRITEBYTECODE
 # Tests wait more than they compute.
 PYTEST := $(BIN)/python -m pytest -n $(shell expr $$(nproc) + 1) --dist worksteal
+# Each fork of a test copies the page tables of its process. torch and TensorFlow make
+# them three times as large, so tests that import them run in processes of their own.
+WITH_TENSORFLOW := tests/popdist/tensorflow tests/popdist/sdk/tensorflow_ipu \
+    tests/popdist/sdk/horovod/tensorflow tests/popdist/sdk/test_frameworks_alike.py \
+    tests/popdist/sdk/popart/test_like_poptorch.py tests/popdist/test_framework_names.py
+WITH_TORCH := tests/popdist/torch tests/popdist/sdk tests/popdist/popart \
+    tests/popdist/elastic/test_torch.py tests/popdist/engine/test_rows.py \
+    tests/poprun/interpreter/test_torch_backend.py tests/integration/frameworks
 
 .PHONY: help
 help: ## List the targets.
@@ -34,7 +42,13 @@ lint: $(VENV)/with-lint ## Style, without changing a file.
 types: $(VENV)/tested ## Static types.
 	$(BIN)/mypy
 test: $(VENV)/tested ## All tests, with every MPI that is supported.
-	$(PYTEST)
+	@failed=; \
+	$(PYTEST) --refuse-import torch,tensorflow \
+	    $(addprefix --ignore=,$(WITH_TORCH) $(WITH_TENSORFLOW)) || failed=1; \
+	$(PYTEST) --refuse-import tensorflow \
+	    $(addprefix --ignore=,$(WITH_TENSORFLOW)) $(WITH_TORCH) || failed=1; \
+	$(PYTEST) $(WITH_TENSORFLOW) || failed=1; \
+	test -z "$$failed"
 test-torch-versions: .venv-openmpi4/installed .venv-mpich/installed ## The tests of torch with its oldest, usual and newest version: 6 GB at a time.
 	bash scripts/test_torch_versions.sh oldest default newest
 smoke: install ## The guide's check and a short training: for your own CI.

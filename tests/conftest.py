@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +58,27 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--refuse-import", default="", metavar="MODULE[,MODULE...]")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Refuse tests that import a framework in a run of tests without it."""
+    report = yield
+    refused = collector.config.getoption("--refuse-import").split(",")
+    # The first file that is refused imports it.
+    if imported := sorted({*refused} & sys.modules.keys()):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"Tests import {' and '.join(imported)}, which --refuse-import forbids. "
+            "Add their file to WITH_TORCH or WITH_TENSORFLOW in the Makefile."
+        )
+    return report
 
 
 # By these poprun would find a V-IPU server of the user's.

@@ -99,3 +99,18 @@ def test_a_slow_report_does_not_end_the_run(tmp_path: Path) -> None:
 
     assert "INTERNALERROR" not in ran.stdout
     assert "1 failed, 2 passed" in ran.stdout
+
+
+def test_a_run_may_refuse_tests_that_import_a_framework() -> None:
+    file = "tests/popdist/engine/test_rows.py"
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "--refuse-import", "tensorflow,torch", file],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+    assert ran.returncode == pytest.ExitCode.INTERRUPTED
+    assert "Tests import torch, which --refuse-import forbids." in ran.stdout
