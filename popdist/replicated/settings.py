@@ -37,6 +37,27 @@ class ReplicatedSettings:
         """Return the number of a replica's micro-batch in a call."""
         return iteration * self.gradient_accumulation + step
 
+    def returned_place(
+        self, mode: str, period: int, iteration: int, step: int
+    ) -> int | None:
+        """Return the place of a replica's micro-batch among those that a call returns.
+
+        It is None for a micro-batch that is not returned. All micro-batches of `Sum`
+        have the place 0.
+
+        Args:
+            mode: All, EveryN, Final or Sum, by PopART's names.
+            period: The N of EveryN.
+            iteration: The device iteration.
+            step: The step of the gradient accumulation in it.
+        """
+        number = self.batch_number(iteration, step)
+        if mode in ("Final", "Sum"):
+            last = number + 1 == self.batches_per_replica
+            return 0 if last or mode == "Sum" else None
+        period = period if mode == "EveryN" else 1
+        return None if (number + 1) % period else number // period
+
     def input_group(self, replica: int) -> int:
         """Return which of the micro-batches run at once a local replica gets."""
         if self.consecutive_groups:

@@ -64,6 +64,8 @@ class AnchorReturnType(InputSettings):
             raise popart_exception("Anchor return period must be greater than zero")
         super().__init__(tileSet, exchangeStrategy)
         self._id, self._period = _IDS[name], returnPeriod
+        # The N of EveryN, 1 for other types.
+        self.period = returnPeriod or 1
 
     def id(self) -> AnchorReturnTypeId:
         """Return which of the types this is."""
@@ -109,11 +111,10 @@ class DataFlow:
             common = anchorReturnType or AnchorReturnType("All")
             self._anchors = dict.fromkeys(anchorTensors, common)
         for name, kind in self._anchors.items():
-            period = kind.rp() if kind.id() == AnchorReturnTypeId.EveryN else 1
-            if batchesPerStep % period:
+            if batchesPerStep % kind.period:
                 raise popart_exception(
-                    f"The return period of anchor {name} is {period}, which does not "
-                    f"divide batchesPerStep ({batchesPerStep})."
+                    f"The return period of anchor {name} is {kind.period}, which does "
+                    f"not divide batchesPerStep ({batchesPerStep})."
                 )
 
     def batchesPerStep(self) -> int:

@@ -15,7 +15,6 @@ from ..graph import Graph
 from ..operators import Node, Values
 from ..step_io import StepIO
 from ..tensor_names import GRADIENT
-from .anchors import AnchorWriter
 from .training import Training
 
 # A step of the gradient accumulation, and a local replica.
@@ -116,7 +115,7 @@ class Replicas:
         settings = self._settings
         count = settings.micro_batches
         io.begin({name: (info, count) for name, info in self.inputs.items()})
-        call = _Call(self, settings, io, AnchorWriter(self._flow, settings, io))
+        call = _Call(self, settings, self._flow, io)
         self._training = training
         self.local.run(call, None if training is None else training.trainer)
 
@@ -175,11 +174,13 @@ class _Call:
 
     replicas: Replicas
     settings: ReplicatedSettings
+    flow: DataFlow
     io: StepIO
-    writer: AnchorWriter
     # The inputs and anchors of a device iteration, by step and local replica.
     inputs: dict[Place, Values] = field(default_factory=dict)
     anchors: dict[Place, Values] = field(default_factory=dict)
+    # The sums of anchors so far, by name and local replica.
+    sums: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
 
     def begin_iteration(self, iteration: int) -> None:
         self.inputs = {
@@ -206,9 +207,22 @@ class _Call:
                 # An anchored weight is the updated one.
                 weights = self.replicas.weights_of(replica)
                 updated = [name for name in values if self.replicas.is_trained(name)]
-                values.update({name: weights[name] for name in updated})
-            number = self.settings.batch_number(iteration, step)
-            self.writer.add(number, replica, values)
+                values.update({name: weights[name].detach() for name in updated})
+            for name, value in values.items():
+                self._write(name, value, iteration, step, replica)
+
+    def _write(
+        self, name: str, value: torch.Tensor, iteration: int, step: int, replica: int
+    ) -> None:
+        """Hand out an anchor of a micro-batch, if the DataFlow asks for it."""
+        kind = self.flow.art(name)
+        mode = kind.id().name
+        if mode == "Sum":
+            value = self.sums[name, replica] = value + self.sums.get((name, replica), 0)
+            mode = "Final"
+        place = self.settings.returned_place(mode, kind.period, iteration, step)
+        if place is not None:
+            self.io.write(name, value, place * self.settings.replicas + replica)
 
 
 def _check_floats(node: Node, outputs: Values) -> None:

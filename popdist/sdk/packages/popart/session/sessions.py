@@ -27,7 +27,6 @@ from ..session_options import SessionOptions, replicated_settings
 from ..step_io import Array, PyWeightsIO, StepIO
 from ..tensor_info import TensorInfo
 from ..tensor_names import GRADIENT
-from .anchors import anchor_arrays
 from .replicas import Replicas, replica_groups
 from .synthetic import SyntheticInputs
 from .training import PURPOSE, Training, check_weights, join, meet
@@ -133,9 +132,22 @@ class _Session:
         return self._graph.infos[name]
 
     def initAnchorArrays(self) -> dict[str, Array]:
-        """Return arrays for PyStepIO, into which each call writes the anchors."""
-        infos = {name: self.getInfo(name) for name in self._flow.anchors()}
-        return anchor_arrays(self._flow, self._settings, infos)
+        """Return arrays for PyStepIO, into which each call writes the anchors.
+
+        Their dimensions are batches, steps of the gradient accumulation, local replicas
+        and the tensor's dimensions; the first three are left out where there is one of
+        them.
+        """
+        settings, arrays = self._settings, {}
+        for name in self._flow.anchors():
+            info, dims = self.getInfo(name), [settings.replicas]
+            kind = self._flow.art(name)
+            if kind.id().name in ("All", "EveryN"):
+                batches = settings.device_iterations // kind.period
+                dims = [batches, settings.gradient_accumulation, *dims]
+            shape = [*(size for size in dims if size != 1), *info.shape()]
+            arrays[name] = np.zeros(shape, info.element_type.numpy)
+        return arrays
 
     def prepareDevice(self, loadEngine: bool = True) -> None:
         """Get ready to run.

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from popdist.popdist_core import getNumIpusPerReplica, isPopdistEnvSet
-from popdist.replicated.returned import ReturnedBatches, ReturnMode
 from popdist.replicated.settings import ReplicatedSettings
 
 from ..annotations import is_pipeline
@@ -47,12 +46,6 @@ class RunSettings(ReplicatedSettings):
     )
     # How many IPUs a replica has; None for any number.
     ipus_per_replica: int | None = None
-
-    @property
-    def returned(self) -> ReturnedBatches:
-        """The micro-batches that a call returns outputs for."""
-        mode = ReturnMode[self.output_mode.name]
-        return ReturnedBatches(mode, self.output_period, self.batches_per_replica)
 
     @classmethod
     def of(cls, options: Options, training: bool) -> Self:

@@ -19,13 +19,14 @@ class Outputs:
     """Collects the outputs of the micro-batches of one call."""
 
     def __init__(self, settings: RunSettings) -> None:
-        self._settings, self._returned = settings, settings.returned
+        self._settings = settings
         self._kept: dict[tuple[int, int], list[Any]] = {}
         self._spec: TreeSpec | None = None
 
     def add(self, iteration: int, step: int, replica: int, output: Any) -> None:
         """Keep the output of a micro-batch, if the output mode wants it."""
-        place = self._returned.place(self._settings.batch_number(iteration, step))
+        mode, period = self._settings.output_mode.name, self._settings.output_period
+        place = self._settings.returned_place(mode, period, iteration, step)
         if place is None:
             return
         leaves = [
