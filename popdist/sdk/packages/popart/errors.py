@@ -1,4 +1,4 @@
-"""The errors that PopART raises."""
+"""The errors that PopART raises, and that on what the stand-in does not have."""
 
 
 class popart_exception(Exception):
@@ -51,3 +51,16 @@ class poplar_unrecoverable_runtime_error(poplar_system_runtime_error):
 
 class poplar_unknown_runtime_error(poplar_system_runtime_error):
     """The system below Poplar failed for a reason that is not known."""
+
+
+class Emulated:
+    """A class of PopART's, of which the stand-in has only a part."""
+
+    def __getattr__(self, name: str) -> object:
+        class_name = type(self).__name__
+        raise AttributeError(
+            f"popdist's stand-in for popart has no {class_name}.{name}. docs/popart.md "
+            "lists what it supports.",
+            name=name,
+            obj=self,
+        )

@@ -1,19 +1,18 @@
 """GraphTransformer: conversions of a model before a session is made of it."""
 
 import os
-from typing import NoReturn
 
 import numpy as np
 import onnx
 
-from .errors import popart_exception
+from .errors import Emulated, popart_exception
 from .graph import load_model
 from .nodes import proto_of, tensor_of
 
 _FLOAT, _HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
 
 
-class GraphTransformer:
+class GraphTransformer(Emulated):
     """Converts a copy of a model."""
 
     def __init__(self, modelProtoOrFilename: bytes | str | os.PathLike[str]) -> None:
@@ -53,11 +52,3 @@ class GraphTransformer:
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type == _FLOAT:
                 value.type.tensor_type.elem_type = _HALF
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"popdist's stand-in for popart has no GraphTransformer.{name}. "
-            "docs/popart.md lists what it supports.",
-            name=name,
-            obj=self,
-        )

@@ -94,16 +94,11 @@ class Builder(Annotations):
         """Choose the version of ONNX's operators."""
         self._opset(version)
 
-    def __getattr__(self, name: str) -> OperatorSet:
+    def __getattr__(self, name: str) -> Any:
         number = name.removeprefix(_PREFIX)
         if number != name and number.isdecimal():
             return self._opset(int(number))
-        raise AttributeError(
-            f"popdist's stand-in for popart has no Builder.{name}. docs/popart.md "
-            "lists what it supports.",
-            name=name,
-            obj=self,
-        )
+        return super().__getattr__(name)
 
     def _opset(self, version: int) -> OperatorSet:
         if not OLDEST_VERSION <= version <= NEWEST_VERSION:

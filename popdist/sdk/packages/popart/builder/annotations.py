@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 
 from ..enums import RecomputeType
-from ..errors import popart_exception
+from ..errors import Emulated, popart_exception
 from ..nodes import value_of
 from ..settings import TensorLocation
 
@@ -48,7 +48,7 @@ class _Noting:
         self._annotations.common = self._before.pop()
 
 
-class Annotations:
+class Annotations(Emulated):
     """The part of a builder that notes attributes on nodes."""
 
     def __init__(self) -> None:

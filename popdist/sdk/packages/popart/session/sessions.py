@@ -3,7 +3,6 @@
 import copy
 import os
 import time
-from typing import NoReturn
 
 import numpy as np
 import onnx
@@ -17,22 +16,21 @@ from popdist.torch import tensors
 from .. import enums
 from ..data_flow import DataFlow
 from ..device import DeviceInfo
-from ..errors import popart_exception, popart_runtime_error
+from ..errors import Emulated, popart_exception, popart_runtime_error
 from ..graph import Graph, InputShapeInfo, load_model
 from ..nodes import proto_of, tensor_of
 from ..operators import Values
 from ..optimizers import Adam, Optimizer
 from ..patterns import Patterns
 from ..session_options import SessionOptions, replicated_settings
-from ..step_io import Array, PyWeightsIO, StepIO
+from ..step_io import Array, PyWeightsIO, StepIO, SyntheticInputs
 from ..tensor_info import TensorInfo
 from ..tensor_names import GRADIENT
 from .replicas import Replicas, replica_groups
-from .synthetic import SyntheticInputs
 from .training import PURPOSE, Training, check_weights, join, meet
 
 
-class _Session:
+class _Session(Emulated):
     """A model on a device."""
 
     # The scalar that training makes smaller.
@@ -371,14 +369,6 @@ class _Session:
 
     def updateEngineCache(self) -> None:
         """Do nothing: nothing is compiled."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            "popdist's stand-in for popart has no "
-            f"{type(self).__name__}.{name}. docs/popart.md lists what it supports.",
-            name=name,
-            obj=self,
-        )
 
 
 class InferenceSession(_Session):
