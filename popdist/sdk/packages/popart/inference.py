@@ -45,28 +45,23 @@ class Inference:
                 "tensor, and the model has no input of this name."
             )
         self._check_constants(node)
-        if node.kind in _OF_SHAPES:
-            outputs = node.evaluate(
-                self._samples(node), training=False, for_shapes=True
-            )
-        elif all(name in self.constants for name in node.inputs if name):
-            outputs = node.evaluate(self.constants, training=False, for_shapes=True)
+        if node.kind in _OF_SHAPES or self.constants.keys() >= {*node.inputs} - {""}:
+            outputs = self._evaluated(node, training=False)
+            self.constants.update(outputs)
+            infos = {name: TensorInfo.of(value) for name, value in outputs.items()}
         elif bodies_of(node.attributes):
-            infos = self._by_bodies(node, proto)
-            self.infos.update(zip(node.outputs, infos, strict=True))
-            return
+            of_outputs = self._by_bodies(node, proto)
+            infos = dict(zip(node.outputs, of_outputs, strict=True))
+        elif (known := self._inferred(node, proto)) is not None:
+            infos = known
         else:
-            self.infos.update(self._inferred(node, proto) or self._evaluated(node))
-            return
-        self.constants.update(outputs)
-        self.infos.update(
-            {name: TensorInfo.of(value) for name, value in outputs.items()}
-        )
+            outputs = self._evaluated(node, training=True)
+            infos = {name: TensorInfo.of(value) for name, value in outputs.items()}
+        self.infos.update(infos)
 
     def _check_constants(self, node: Node) -> None:
-        for index in node.operator.constants:
-            name = node.inputs[index] if index < len(node.inputs) else ""
-            if name and name not in self.constants:
+        for index, name in node.constant_inputs():
+            if name not in self.constants:
                 raise popart_exception(
                     f"{node.kind} needs a constant as its input {index}, but {name} is "
                     "known only when the graph runs. Make it with constant()."
@@ -82,20 +77,15 @@ class Inference:
         # For functions of other operators it infers too little.
         if schema.has_function:
             return None
-        bare = onnx.NodeProto()
-        bare.CopyFrom(proto)
+        bare = onnx.helper.make_node(proto.op_type, proto.input, proto.output)
         # It takes only attributes of the operator.
         own = [a for a in proto.attribute if not a.name.startswith("__")]
-        del bare.attribute[:]
         bare.attribute.extend(own)
         names = [name for name in node.inputs if name]
         types = {name: _type_proto(self.infos[name]) for name in names}
         data = {
             name: numpy_helper.from_array(self.constants[name].numpy(), name)
-            for name in (
-                node.inputs[i] for i in node.operator.constants if i < len(node.inputs)
-            )
-            if name
+            for _, name in node.constant_inputs()
         }
         opsets = [onnx.helper.make_opsetid("", node.version)]
         try:
@@ -122,11 +112,6 @@ class Inference:
         }
         known = {name: info for name, info in infos.items() if info is not None}
         return known if len(known) == len(node.outputs) else None
-
-    def _evaluated(self, node: Node) -> dict[str, TensorInfo]:
-        """Return the types and shapes of the outputs for some values of the inputs."""
-        outputs = node.evaluate(self._samples(node), training=True, for_shapes=True)
-        return {name: TensorInfo.of(value) for name, value in outputs.items()}
 
     def _by_bodies(self, node: Node, proto: onnx.NodeProto) -> Sequence[TensorInfo]:
         """Return the types and shapes of the outputs of a node with graphs."""
@@ -232,8 +217,8 @@ class Inference:
             inner.add(node, proto)
         return [inner.infos[name] for name in body.outputs]
 
-    def _samples(self, node: Node) -> Values:
-        """Return tensors in the place of a node's inputs."""
+    def _evaluated(self, node: Node, training: bool) -> Values:
+        """Return the outputs for constants, and some values of the other inputs."""
         value = 1 if node.kind in _DIVIDING else 0
         samples = {}
         for name in node.inputs:
@@ -243,7 +228,7 @@ class Inference:
                 info = self.infos[name]
                 one = torch.full([], value, dtype=info.element_type.torch)
                 samples[name] = one.expand(info.shape())
-        return samples
+        return node.evaluate(samples, training, for_shapes=True)
 
 
 def _check_carried(

@@ -33,6 +33,11 @@ class Node:
     attributes: Mapping[str, Any]
     version: int
 
+    def constant_inputs(self) -> list[tuple[int, str]]:
+        """Return the inputs that have to be constants: their indices and names."""
+        named = dict(enumerate(self.inputs))
+        return [(i, named[i]) for i in self.operator.constants if named.get(i)]
+
     def evaluate(
         self, values: Mapping[str, Tensor], training: bool, for_shapes: bool = False
     ) -> Values:
