@@ -225,8 +225,9 @@ def find_growth(
         members: The members of the job now.
     """
     if bounds.share:
-        # Hosts with running instances stay.
-        usable = sorted(usable, key=lambda host: host.name not in members.names)
+        # Hosts with running instances stay, even if they are named no longer.
+        others = (host for host in usable if host.name not in members.names)
+        usable = [*members.hosts, *others]
     larger = choose_members(usable, bounds)
     return larger if larger.num_instances > members.num_instances else None
 

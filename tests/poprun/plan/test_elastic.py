@@ -1,5 +1,7 @@
 """Which hosts an attempt of an elastic job has, and how many instances."""
 
+from dataclasses import replace
+
 import pytest
 
 from poprun.errors import OptionError, PoprunError
@@ -200,3 +202,28 @@ def test_a_job_grows_if_it_has_more_instances_on_the_hosts_that_can_be_used(
 
     expected = larger and (list(larger[0]), larger[1])
     assert (found and ([h.name for h in found.hosts], found.num_instances)) == expected
+
+
+@pytest.mark.parametrize(
+    ("usable", "larger"),
+    [
+        ("a,b", ""),
+        ("c,a,b", "abc"),
+        # The instances of a go on, so there is room for one host.
+        ("b,c,d", "abc"),
+        ("c:1,d:3", "abd"),
+        # The hosts that there are keep their number.
+        ("a:4,b:4", ""),
+    ],
+)
+def test_hosts_that_join_running_instances_get_the_number_of_the_others(
+    usable: str, larger: str
+) -> None:
+    limits = bounds("-n", "6", "--min-instances", "2", num_hosts=3)
+    limits = replace(limits, share=2)
+    now = Members(hosts=parse_hosts("a,b"), num_instances=4)
+
+    found = find_growth(parse_hosts(usable), now, limits)
+    names = [host.name for host in found.hosts] if found else []
+
+    assert "".join(names) == larger

@@ -1,5 +1,6 @@
 """The hosts of each attempt of an elastic job, with hosts that the test plays."""
 
+from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ class PlayedContext:
         self.discovered = ""
         # The hosts that were tried, and those that were kept.
         self.tried: list[str] = []
+        self.synced = {"a", "b"}
         self.kept: list[str] = []
         self.hosts = SimpleNamespace(keep=self.keep, machines=lambda hosts: ["m"])
 
@@ -217,3 +219,28 @@ def test_a_host_that_does_not_answer_to_a_growth_is_lost_once() -> None:
     question = play.hosts.question()
     assert question is not None
     assert question.losses == {"b": 1, "c": 2}
+
+
+def test_running_instances_ask_for_as_many_hosts_as_there_is_room_for() -> None:
+    play = Play("-n", "6", "--host", "a,b,c", "--nnodes", "1:3", "--max-restarts", "3")
+    play.context.away = {"c"}
+    play.attempt()
+
+    def question(hosts: str, **losses: int) -> SearchQuestion | None:
+        present, number = parse_hosts(hosts), Counter(losses)
+        return play.hosts.question_while_running(present, 2, number)
+
+    asked = question("a", b=1)
+    assert asked is not None
+    assert (asked.bounds.share, asked.members.num_instances) == (2, 2)
+    # c did not answer at the start.
+    assert (asked.losses, asked.synced) == ({"b": 1, "c": 1}, ["a", "b"])
+    assert question("a,b,c") is None
+    assert SearchQuestion.decode(asked.encode()).synced == ["a", "b"]
+
+
+def test_no_host_joins_without_max_restarts() -> None:
+    play = Play("-n", "2", "--host", "a,b", "--nnodes", "1:2")
+    play.attempt()
+
+    assert play.hosts.question_while_running(parse_hosts("a"), 1, Counter()) is None
