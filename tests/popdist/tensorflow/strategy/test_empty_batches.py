@@ -31,27 +31,21 @@ def network(keras: Any) -> Any:
     )
 
 
-def trained_alone(keras_version: int, steps: list[tuple[list[int], float]]) -> Any:
-    """Return the weights that one process makes of steps.
+def trained_alone(keras: Any, steps: list[tuple[list[int], float]]) -> Any:
+    """Return the weights that steps make without a strategy, in this process.
 
     Args:
         steps: The rows of each, and the share of their mean that is its loss.
     """
-
-    def program(_: int) -> Any:
-        model = network(keras_of(keras_version))
-        for rows, share in steps:
-            with tf.GradientTape() as tape:
-                errors = model(IMAGES[rows], training=True) - LABELS[rows]
-                loss = share * tf.reduce_mean(errors**2)
-            weights = [*model.trainable_variables]
-            for weight, gradient in zip(
-                weights, tape.gradient(loss, weights), strict=True
-            ):
-                weight.assign(weight - RATE * gradient)
-        return model.get_weights()
-
-    return on_all(1, program)[0]
+    model = network(keras)
+    for rows, share in steps:
+        with tf.GradientTape() as tape:
+            errors = model(IMAGES[rows], training=True) - LABELS[rows]
+            loss = share * tf.reduce_mean(errors**2)
+        weights = [*model.trainable_variables]
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign(weight - RATE * gradient)
+    return model.get_weights()
 
 
 def assert_close(found: Any, expected: Any) -> None:
@@ -77,8 +71,10 @@ def test_an_incomplete_last_step_has_the_sums_of_its_rows(
     def program(rank: int) -> Any:
         keras = keras_of(keras_version)
         found = []
-        # Batches of 4 leave one batch in the last step, or one row.
-        for count in (12, 9):
+        eight = ([*range(8)], 1.0)
+        # Batches of 4 leave one batch in the last step, or one row, which one replica
+        # of two has, and the other one a loss of 0.
+        for count, last in ((12, ([8, 9, 10, 11], 1.0)), (9, ([8], 0.5))):
             images, labels = IMAGES[:count], LABELS[:count]
             with PopDistStrategy().scope():
                 model = network(keras)
@@ -88,22 +84,18 @@ def test_an_incomplete_last_step_has_the_sums_of_its_rows(
             weights = model.get_weights()
             loss = model.evaluate(images, labels, **arguments)
             rows = model.predict(images, **arguments)
-            found.append((weights, loss, rows, model(images).numpy()))
+            alone = trained_alone(keras, 2 * [eight, last])
+            found.append((weights, alone, loss, rows, model(images).numpy()))
         return found
 
-    eight = [*range(8)]
     (found,) = on_all((2,), program)
-    # One replica of two has the row, and the other one a loss of 0.
-    for (weights, loss, rows, outputs), last in zip(
-        found, (([8, 9, 10, 11], 1), ([8], 0.5)), strict=True
-    ):
-        assert_close(weights, trained_alone(keras_version, 2 * [(eight, 1.0), last]))
+    for weights, alone, loss, rows, outputs in found:
+        assert_close(weights, alone)
         np.testing.assert_allclose(rows, outputs, rtol=1e-4, atol=1e-5)
         errors = outputs - LABELS[: len(outputs)]
         assert loss == pytest.approx(float((errors**2).mean()), rel=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.filterwarnings("ignore")
 def test_tf_keras_shuffles_each_epoch_in_another_order_by_the_seed() -> None:
     def program(_: int) -> list[list[int]]:
@@ -139,10 +131,11 @@ def test_instances_share_out_the_rows_of_their_own_last_steps() -> None:
             model = network(tf.keras)
             model.compile(tf.keras.optimizers.SGD(RATE), "mse")
         model.fit(images, labels, batch_size=4, shuffle=False, verbose=0)
-        return model.get_weights()
+        weights = model.get_weights()
+        steps = [([*range(16)], 1.0), ([*range(16, 24)], 1.0)]
+        return weights, trained_alone(tf.keras, steps)
 
-    first, second = on_all((2, 2), program)
-    alone = trained_alone(3, [([*range(16)], 1.0), ([*range(16, 24)], 1.0)])
+    (first, alone), (second, _) = on_all((2, 2), program)
     assert_close(first, alone)
     assert_close(second, first)
 

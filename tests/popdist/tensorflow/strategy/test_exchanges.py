@@ -45,8 +45,7 @@ def exchanges_of_steps(keras: Any, is_length_known: bool) -> list[int]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("keras_version", [2, 3])
-@pytest.mark.parametrize("rows", [(1, 1), (2, 1)], ids=str)
+@pytest.mark.parametrize(("keras_version", "rows"), [(2, (2, 1)), (3, (1, 1))], ids=str)
 def test_a_step_has_one_exchange_for_gradients_and_one_for_all_else(
     keras_version: int, rows: tuple[int, ...]
 ) -> None:

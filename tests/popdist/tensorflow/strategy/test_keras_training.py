@@ -201,7 +201,6 @@ def steps_until(count: int) -> tf.data.Dataset:
 @pytest.mark.parametrize(
     ("keras_version", "rows", "options"),
     [
-        (2, (1, 1), {}),
         (2, (2, 1), {}),
         (3, (1, 1), {}),
         (3, (2, 1), {"steps_per_execution": 2}),

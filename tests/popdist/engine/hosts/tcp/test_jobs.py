@@ -125,15 +125,18 @@ def test_a_group_is_left_though_an_instance_without_a_connection_is_stopped(
     assert run(TCP, (1, 1, 1), body, tmp_path).outputs == ["", "closed", ""]
 
 
-def run_below_torchrun(tmp_path: Path, program: str, links: str = "") -> list[str]:
-    """Run a program in two instances on each of two nodes; return what they print."""
+def run_below_torchrun(
+    tmp_path: Path, program: str, per_node: int, links: str = ""
+) -> list[str]:
+    """Run a program in instances on each of two nodes; return what they print."""
     path = tmp_path / "program.py"
     path.write_text(program)
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2")
+    torchrun = (sys.executable, "-m", "torch.distributed.run")
+    shape = "--nnodes", "2", "--nproc-per-node", f"{per_node}"
     address = "--master-addr", "127.0.0.1", "--master-port", str(free_port())
     agents = [
         subprocess.Popen(
-            [*torchrun, "--node-rank", node, "--nproc-per-node", "2", *address, path],
+            [*torchrun, *shape, "--node-rank", node, *address, path],
             env={**os.environ, "PYTHONPATH": str(ROOT), LINKS: links},
             stdout=subprocess.PIPE,
             text=True,
@@ -154,7 +157,7 @@ def test_instances_of_torchrun_need_no_mpi(tmp_path: Path) -> None:
     )
     links = f"tcp://127.0.0.1:{free_port()}/a secret of this job"
 
-    assert run_below_torchrun(tmp_path, program, links) == ["10.0"] * 4
+    assert run_below_torchrun(tmp_path, program, 2, links) == ["10.0"] * 4
 
 
 # Each is on a host of its own for popdist, though not for the kernel. Afterwards other
@@ -174,6 +177,6 @@ dist.destroy_process_group()
 
 
 def test_the_store_of_torchrun_tells_where_the_links_begin(tmp_path: Path) -> None:
-    outputs = run_below_torchrun(tmp_path, TORCH)
+    outputs = run_below_torchrun(tmp_path, TORCH, 1)
 
-    assert outputs == ["10.0,4.0,HostsTransport"] * 4
+    assert outputs == ["3.0,2.0,HostsTransport"] * 2
