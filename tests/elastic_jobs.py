@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from popdist import generations as messages
 from popdist.environment import ELASTIC_JOINS, ELASTIC_MEMBERS, Instance
 from poprun.wire.protocol import Decoder, pack
+from tests.host_jobs import free_port
 from tests.jobs import PROLOGUE, ROOT
 
 Variables = dict[str, str | None]
@@ -76,8 +77,8 @@ class Coordinator:
         self._name = f"test-{os.getpid()}-{secrets.token_hex(8)}"
         self._ended_file = folder / "ended.0"
         self._arena = secrets.token_hex(8)
-        self._links = f"tcp://127.0.0.1:{_free_port()}/{secrets.token_hex(8)}"
-        self._store_port = _free_port()
+        self._links = f"tcp://127.0.0.1:{free_port()}/{secrets.token_hex(8)}"
+        self._store_port = free_port()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(b"\0" + self._name.encode())
         self._listener.listen(64)
@@ -347,9 +348,3 @@ def wait_until(holds: Callable[[], bool], seconds: float = 200) -> None:
     while not holds():
         assert time.monotonic() < until, f"It did not happen within {seconds} s."
         time.sleep(0.005)
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
@@ -200,10 +201,15 @@ def run(
 
 
 def free_port() -> int:
-    """Return a port at which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """Return a port at which nothing listens.
+
+    It is below those that the kernel chooses from, by default 32768 and higher: another
+    test may open thousands of connections before the port is used.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _run_over_tcp(

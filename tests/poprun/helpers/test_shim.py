@@ -352,7 +352,7 @@ def test_ctrl_c_ends_what_a_shell_has_in_the_background(shim: Driven) -> None:
     assert shim.wait(protocol.CLEAN) == [b"0"]
 
 
-IGNORING = "trap '' INT; touch ready; sleep 600; :"
+IGNORING = "trap '' INT; sleep 600 & : > ready; wait"
 # As time does, which leaves SIGINT to what it starts. (A shell loses the SIGINT that
 # comes while it starts a program: this one starts none after it has made the file.)
 LEAVING_IT_TO_A_CHILD = """
@@ -433,7 +433,8 @@ def test_another_spec_starts_a_program_that_has_ended_again(shim: Driven) -> Non
 
 
 def test_leftovers_of_a_program_that_has_ended_are_ended(shim: Driven) -> None:
-    script = "(trap '' TERM; touch ready; sleep 600) & until [ -e ready ]; do :; done"
+    child = "trap '' TERM; : > ready; exec sleep 600"
+    script = f"({child}) & until [ -e ready ]; do :; done"
     shim.start("sh", "-c", script, grace=600.0)
 
     assert shim.wait(protocol.EXITED)[0] == b"0"

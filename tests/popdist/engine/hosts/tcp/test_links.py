@@ -172,9 +172,11 @@ def test_a_proof_that_comes_byte_by_byte_has_no_more_time(
 
 OTHER = """
 import resource, sys
+from popdist.engine.hosts.tcp import handshake
 from popdist.engine.hosts.tcp.links import TcpLinks
 from popdist.engine.hosts.tcp.listener import TcpRoot
 if len(sys.argv) > 4:
+    handshake._PROOF_SECONDS = 1000.0
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[4]),) * 2)
 root = TcpRoot("127.0.0.1", int(sys.argv[1]), b"a key of the job")
 links = TcpLinks(int(sys.argv[2]), int(sys.argv[3]), root)
@@ -192,7 +194,8 @@ def process_of(root: TcpRoot, rank: int, size: int, *limit: str) -> Iterator[Pop
     """Run an instance in a process of its own until the end of its stdin.
 
     Args:
-        limit: The most descriptors that it may have.
+        limit: The most descriptors that it may have; strangers then keep theirs for
+            longer than the test takes.
     """
     argv = [sys.executable, "-c", OTHER, f"{root.port}", f"{rank}", f"{size}", *limit]
     pipe = subprocess.PIPE
@@ -448,11 +451,8 @@ def test_connections_of_strangers_keep_no_instance_away(data: bytes) -> None:
 def test_strangers_that_use_all_descriptors_keep_no_instance_away() -> None:
     root = new_root()
     with process_of(root, 0, 2, "60") as process, flood(root, b"", 200):
-        began = monotonic()
         links = TcpLinks(1, 2, root)
         await_linked(process)
 
-        # Before the strangers' time for their proofs is over.
-        assert monotonic() - began < handshake._PROOF_SECONDS
         assert links.take() is None
         assert links.failed == {}
