@@ -110,8 +110,6 @@ class LocalReplicas:
         self.settings, self.buffers, self._seed = settings, buffers, seed
         # How many device iterations have run.
         self._iterations = 0
-        # The number in the job of local replica 0.
-        self.first_replica = 0
 
     @property
     def random_state(self) -> list[int]:
@@ -132,6 +130,7 @@ class LocalReplicas:
         others reach it.
         """
         settings = self.settings
+        first = 0 if trainer is None else trainer.members.first_replica
         with torch.random.fork_rng(()), torch.set_grad_enabled(trainer is not None):
             for iteration in range(settings.device_iterations):
                 call.begin_iteration(iteration)
@@ -139,8 +138,7 @@ class LocalReplicas:
                     trainer.begin()
                 self.buffers.prepare()
                 for replica in range(settings.replicas):
-                    number = self.first_replica + replica
-                    seed_replica(number, *self.random_state)
+                    seed_replica(first + replica, *self.random_state)
                     with self.buffers.of(replica):
                         for step in range(settings.gradient_accumulation):
                             call.run_micro_batch(iteration, step, replica)

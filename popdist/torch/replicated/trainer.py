@@ -43,10 +43,11 @@ class Trainer:
             parameters: The trained tensors, which are leaves of autograd.
             names: The names of the parameters.
             update: Updates the parameters once, by the sums of their gradients.
-            factors: Further factors of the sums of some parameters, by their names.
+            factors: Further factors of means of some parameters, by their names.
             averaged: Whether sums of gradients are averaged over the instances.
         """
-        self._members, self._update, self._factors = members, update, factors
+        self.members, self._update = members, update
+        self._factors = factors if settings.mean else {}
         self.parameters, self.names = parameters, names
         self._replicas, separate = settings.replicas, members.separate_rows
         self._sum = TreeSum(_added, separate=separate)
@@ -85,7 +86,7 @@ class Trainer:
 
     def after_replica(self, replica: int) -> None:
         """Add the gradients from the backward passes of a local replica."""
-        number, level = self._members.first_replica + replica, 0
+        number, level = self.members.first_replica + replica, 0
         # Autograd itself adds the gradients of the second of a pair to these.
         if self._adds_pairs:
             if number % 2 == 0 and replica + 1 < self._replicas:
@@ -107,7 +108,7 @@ class Trainer:
             members.mismatch: A parameter has a gradient that no instance had in the
                 first step.
         """
-        separate, group = self._members.separate_rows, self._members.rows
+        separate, group = self.members.separate_rows, self.members.rows
         rows = self._sum.rows() if separate else [self._sum.total()]
         if group is not None:
             self._reduce(group, rows)
@@ -139,10 +140,10 @@ class Trainer:
         """
         own = [any(g is not None for g in column) for column in zip(*rows, strict=True)]
         if self._used is None:
-            self._used = self._members.any_of(own)
+            self._used = self.members.any_of(own)
         for name, used, now in zip(self.names, self._used, own, strict=True):
             if now and not used:
-                raise self._members.mismatch(
+                raise self.members.mismatch(
                     f"The parameter {name} has a gradient, but had none on any "
                     "instance in the first training step, and other instances do not "
                     "expect one. Let the model's loss depend on the same parameters "

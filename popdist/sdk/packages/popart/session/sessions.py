@@ -413,19 +413,14 @@ class TrainingSession(_Session):
         for weight in trained.values():
             weight.requires_grad_()
         members = meet(self._options, self._settings)
+        strategy = self._options.meanAccumulationAndReplicationReductionStrategy
+        # They turn means over all replicas into means over a group.
+        factors = {name: groups.count for name, groups in self._groups.items()}
         self._training: Training = Training(
             *(self._settings, members, trained, self._state, copy.deepcopy(optimizer)),
-            self._gradient_factors(),
+            factors if strategy == enums.MeanReductionStrategy.Running else {},
         )
-        self._replicas.local.first_replica = members.first_replica
         self._is_averaged = False
-
-    def _gradient_factors(self) -> dict[str, int]:
-        """Return factors that turn means over all replicas into means over a group."""
-        strategy = self._options.meanAccumulationAndReplicationReductionStrategy
-        if not self._settings.mean or strategy != enums.MeanReductionStrategy.Running:
-            return {}
-        return {name: groups.count for name, groups in self._groups.items()}
 
     def _check_loss(self, loss: str) -> None:
         if loss not in self._graph.infos:
@@ -472,6 +467,4 @@ class TrainingSession(_Session):
     def average_over_instances(self) -> None:
         """Average gradients over all instances of the job, which must call this too."""
         self._is_averaged = True
-        members = join(self._settings)
-        self._training.train_with(members, averaged=True)
-        self._replicas.local.first_replica = members.first_replica
+        self._training.train_with(join(self._settings), averaged=True)

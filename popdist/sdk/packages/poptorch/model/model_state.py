@@ -176,7 +176,6 @@ class ModelState:
             keep_freed_memory()
             members = meet(self.settings)
             self.grouped.set_members(members)
-            self.replicas.first_replica = members.first_replica
             weights = [*self.module.parameters(), *self.module.buffers()]
             broadcast(members, [weight.detach() for weight in weights])
             self._buffers.reset()

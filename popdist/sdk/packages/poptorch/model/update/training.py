@@ -61,8 +61,8 @@ class Training:
         self._settings, self._members = settings, members
         self._names, self._group_counts = names, group_counts
         self._anchors, self._half = anchors, half
-        # Further factors of the gradients of grouped parameters.
-        self._factors = group_counts if running_means and settings.mean else {}
+        # Further factors of means of gradients of grouped parameters.
+        self._factors = group_counts if running_means else {}
         scaling = settings.loss_scaling if half else None
         self._scaler = LossScaler(scaling) if scaling is not None else None
         # How many micro-batches all replicas of the job run for one update.
