@@ -66,6 +66,7 @@ class Trainer:
     def begin(self) -> None:
         """Forget all gradients."""
         self._sum.clear()
+        self._long.clear()
         for parameter in self.parameters:
             parameter.grad = None
 

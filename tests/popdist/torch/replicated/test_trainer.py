@@ -86,3 +86,23 @@ def test_a_parameter_may_take_part_on_some_replicas_only() -> None:
         (total,) = updates.pop()
         assert total is not None
         assert total.tolist() == [present, present]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_update_begins_without_gradients_of_a_call_that_failed(
+    dtype: torch.dtype,
+) -> None:
+    weight = torch.nn.Parameter(torch.zeros(2, dtype=dtype))
+    updates: list[Row] = []
+    trainer = trainer_of([weight], 1, 1, updates)
+    trainer.begin()
+    trainer.backward(weight * 3)
+
+    trainer.begin()
+    trainer.backward(weight * 5)
+    trainer.after_replica(0)
+    trainer.update_weights()
+
+    (total,) = updates.pop()
+    assert total is not None
+    assert (total.tolist(), total.dtype) == ([5, 5], torch.float32)
