@@ -131,19 +131,21 @@ class EngineWork(dist.Work):
     def get_future(self) -> "torch.futures.Future[Any]":
         """Return a future with the tensors that the call writes."""
         if self._future is None:
-            future: torch.futures.Future[Any] = torch.futures.Future()
-            self._future = future
-            result = self._result
+            over: torch.futures.Future[None] = torch.futures.Future()
+            handle, result = self.handle(), self._result
 
-            def finish(handle: Handle[Any]) -> None:
+            def outcome(_: torch.futures.Future[None]) -> Any:
                 try:
                     handle.result()
-                except BaseException as error:
-                    future.set_exception(backend_error(error))
-                else:
-                    future.set_result(result)
+                except PopdistError as error:
+                    raise backend_error(error) from error
+                return result
 
-            self.handle().add_done_callback(finish)
+            # An exception that a future was given is a value for torch's C++ code: the
+            # backward pass of DistributedDataParallel would take it for tensors, and
+            # crash. One that a callback raises is an error there, too.
+            self._future = over.then(outcome)
+            handle.add_done_callback(lambda _: over.set_result(None))
         return self._future
 
 

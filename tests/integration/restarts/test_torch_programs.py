@@ -38,6 +38,61 @@ def wait_for_files(job: "subprocess.Popen[str]", *paths: Path) -> None:
     wait_for(are_there, str(paths))
 
 
+ELASTIC = """
+import hashlib
+from pathlib import Path
+import torch
+import torch.distributed as dist
+import popdist.torch
+from popdist import elastic
+from torch.nn.parallel import DistributedDataParallel
+
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(200, 200), torch.nn.Linear(200, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+state = elastic.State(model=model, optimizer=optimizer, step=0)
+
+@elastic.run
+def train(state):
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group("popdist")
+    parallel = DistributedDataParallel(model)
+    stops = torch.zeros(1)
+    while not stops:
+        optimizer.zero_grad()
+        parallel(torch.randn(8, 200)).square().mean().backward()
+        optimizer.step()
+        state.step += 1
+        state.commit()
+        Path(f"runs-{elastic.generation()}-{dist.get_rank()}").touch()
+        stops[0] = Path("stop").exists()
+        dist.all_reduce(stops)
+
+train(state)
+digest = hashlib.sha256(repr([p.tolist() for p in model.parameters()]).encode())
+print(elastic.generation(), dist.get_world_size(), digest.hexdigest(), state.step)
+dist.destroy_process_group()
+"""
+
+
+def test_ddp_goes_on_without_a_lost_host(make_bed: Callable[..., Bed]) -> None:
+    bed = make_bed(hosts=3, shared_home=True)
+    folder = folder_with(bed, ELASTIC)
+    job = start(bed, "--min-instances", "2")
+    wait_for_files(job, *(folder / f"runs-0-{rank}" for rank in range(3)))
+    bed["h1"].kill()
+    wait_for_files(job, *(folder / f"runs-1-{rank}" for rank in range(2)))
+    (folder / "stop").touch()
+    out, err = job.communicate(timeout=200)
+
+    assert job.returncode == 0, err
+    lines = out.splitlines()
+    assert len(lines) == 2, out
+    assert lines[0] == lines[1], out
+    assert lines[0].startswith("1 2 ")
+
+
 # Written for torchrun, with a snapshot after each epoch; it knows nothing of poprun.
 WITH_SNAPSHOTS = """
 import os

@@ -1,5 +1,6 @@
 """torch's parallel training over popdist process groups, against one process's."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
+from popdist.engine.group import Group
 from popdist.torch import hooks
-from tests.popdist.torch.distributed import on_all
+from tests.popdist.torch.distributed import ends_of, on_all
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning"
@@ -70,6 +72,30 @@ def test_data_parallel_training_is_that_of_one_process(
 
     for parameters in on_all(tmp_path, 3, member):
         check_like_one_process(parameters)
+
+
+# Calls of up to 1 MiB are deferred in the core, and longer ones submitted in Python.
+@pytest.mark.parametrize("width", [10, 1000])
+def test_the_death_of_a_member_is_an_error_in_the_backward_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    # With fewer cores, calls of a backward pass are made at once.
+    monkeypatch.setattr(Group, "cores", 64)
+
+    def member(rank: int, size: int) -> str:
+        model = DistributedDataParallel(nn.Linear(width, 1000))
+        x = torch.ones(1, width)
+        for _ in range(3):
+            model(x).sum().backward()
+        if rank == 1:
+            os._exit(0)
+        with pytest.raises(RuntimeError) as raised:
+            model(x).sum().backward()
+        return str(raised.value)
+
+    survivor = ends_of(tmp_path, 2, member, 200)[0]
+    assert survivor.code == 0, survivor
+    assert "DistBackendError: popdist: Instance 1 has ended" in survivor.value
 
 
 def test_members_with_fewer_inputs_join_the_others(tmp_path: Path) -> None:
