@@ -16,9 +16,10 @@ the one before:
     end: kill poprun, or send it a signal
 
 The others must go on: each sum must be that of the members that poprun names, with the
-same state on all of them. What was only stopped must take part again. Then the job is
-told to end, and must exit with 0; 20 seconds later nothing of it may be left on any
-host. --harm chooses one kind, and --seed and --first repeat a round.
+same state on all of them. What was only stopped must take part again, and a host that
+returns must join a job with --max-restarts. Then the job is told to end, and must exit
+with 0; 20 seconds later nothing of it may be left on any host. --harm chooses one kind,
+and --seed and --first repeat a round.
 
 At the end it prints how often each harm was done, and the times to the next right sum.
 """
@@ -38,8 +39,8 @@ from elastic_bed import SIZE, ElasticBed, Host, Process, pids, wait_until
 LEAST = 2
 # A host that is cut off is lost for poprun after five to six seconds.
 GOES_ON_S, ENDS_S, GONE_S = 60.0, 60.0, 20.0
-# When a host that returns is a member again: it is left alone for a while first.
-RETURNS_S = 90.0
+# A lost host is left alone for 20 seconds, after a second loss for 40.
+JOINS_S = 120.0
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
@@ -63,22 +64,25 @@ class ElasticRound(ChaosRound):
         self.job = ElasticBed()
         self.bed = self.job.bed
         self.job.start(self.log, *words, hosts=hosts)
-        # Processes that were killed or whose hosts may be lost, and the hosts that
-        # cannot be reached.
+        # The harms that were done; the processes that were killed or whose hosts may
+        # be lost; and the hosts that cannot be reached.
+        self.done: list[str] = []
         self.doomed: set[str] = set()
         self.unreachable: list[str] = []
-        # Of a harm: when it was done, what must take part in a sum after it, and how
-        # long that may take.
+        # Of a harm: when it was done, the processes that must take part in a sum after
+        # it, and the host on which a new one must.
         self.done_at = 0.0
         self.must_go_on: Collection[str] = ()
-        self.limit = GOES_ON_S
+        self.must_join = ""
         self.signal_sent: signal.Signals | None = None
 
     def run(self) -> list[str]:
         """Harm the job, and return what is wrong after that."""
         with self.job:
             try:
-                return self._run()
+                wrong = self._run()
+                print(f"{self.story[0]}: {', '.join(self.done) or 'none'}", flush=True)
+                return wrong
             finally:
                 self.job.process.kill()
                 self.job.process.wait()
@@ -100,25 +104,32 @@ class ElasticRound(ChaosRound):
         """Do a harm, if enough is left after that; return what is wrong then."""
         if self.signal_sent:
             return ""
-        num_read = len(self.job.sums.read())
-        before = max(one.members_of for one in self.job.sums.read())
-        self.must_go_on, self.limit = (), GOES_ON_S
+        earlier = list(self.job.sums.read())
+        before = max(one.members_of for one in earlier)
+        known = {one.process for one in earlier}
+        self.must_go_on, self.must_join = (), ""
         changes = HARMS[harm](self)
         if changes is None:
             return ""
         ElasticRound.counts[harm] += 1
+        self.done.append(harm)
         if self.signal_sent:
             return ""
 
         def times() -> list[float]:
             """Return the times of the sums after the harm that have all it asks for."""
-            sums = [s for s in self.job.sums.read()[num_read:] if s.at > self.done_at]
-            if not {s.process for s in sums}.issuperset(self.must_go_on):
+            sums = self.job.sums.read()[len(earlier) :]
+            sums = [one for one in sums if one.at > self.done_at]
+            if not {one.process for one in sums}.issuperset(self.must_go_on):
                 return []
+            if self.must_join:
+                sums = [s for s in sums if s.host == self.must_join]
+                sums = [s for s in sums if s.process not in known]
             return [s.at for s in sums if not changes or s.members_of > before]
 
-        if not wait_until(lambda: bool(times()), self.limit):
-            return f"no sum that there must be came after {harm} within {self.limit} s"
+        limit = JOINS_S if self.must_join else GOES_ON_S
+        if not wait_until(lambda: bool(times()), limit):
+            return f"no sum that there must be came after {harm} within {limit} s"
         seconds = min(times()) - self.done_at
         ElasticRound.times.append((harm, seconds))
         self.story.append(f"{harm}: the next sum came after {seconds:.2f} s")
@@ -258,6 +269,8 @@ class ElasticRound(ChaosRound):
         else:
             self.bed.power_on(name)
         self.done_at = time.monotonic()
+        # Without restarts, no host joins the job.
+        self.must_join = name if self.restarts else ""
         return False
 
     def _blink(self, longest: float = 2) -> bool | None:

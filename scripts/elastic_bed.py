@@ -92,6 +92,10 @@ class Sum:
     after: int
 
     @property
+    def host(self) -> str:
+        return self.process.split("-")[2]
+
+    @property
     def members_of(self) -> tuple[int, int]:
         """The generation of this sum among all of the job."""
         return self.attempt, self.generation
