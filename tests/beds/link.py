@@ -24,8 +24,12 @@ class Link:
         self._relay: subprocess.Popen[bytes] | None = None
         self._inner, self._outer = f"inner{number}", f"outer{number}"
         pid = host.pid_in_outer()
+        # A host that is started again keeps its address: others remember that for a
+        # minute.
+        mac = f"02:00:00:00:00:{number:02x}"
         self._change_switch(
-            f"link add name {self._end} type veth peer name eth0 netns {pid}",
+            f"link add name {self._end} type veth "
+            f"peer name eth0 address {mac} netns {pid}",
             f"link set dev {self._end} master switch up",
         )
 
