@@ -146,6 +146,8 @@ class Membership:
     departed: Set[int] = frozenset()
     # Whether a member has ended with exit code 0: the job comes to its end.
     is_finishing: bool = False
+    # Whether the last loss was one of newcomers alone, after such an end.
+    lost_late_newcomers: bool = False
     # Whether the job stops.
     is_over: bool = False
     losses: Sequence[Loss] = ()
@@ -165,7 +167,8 @@ class Membership:
     @property
     def goes_on(self) -> bool:
         """Whether the job goes on without the instances that are lost."""
-        return self.can_reform and self.are_enough(self.available)
+        are_enough = self.lost_late_newcomers or self.are_enough(self.available)
+        return self.can_reform and are_enough
 
     @property
     def can_reform(self) -> bool:
@@ -313,7 +316,11 @@ def _lose(state: Membership, event: Event, ranks: set[int], now: float) -> Step:
     if not isinstance(event, Exited):
         # The supervisor that could start them is lost.
         starts = _without(starts, ranks)
-    state = replace(_without_ranks(state, ranks), starts=starts)
+    # The members that still work do not need those: none re-forms any more for them.
+    is_late = state.is_finishing and bool(lost) and not has_lost_members
+    state = replace(
+        _without_ranks(state, ranks), starts=starts, lost_late_newcomers=is_late
+    )
     if state.goes_on or not lost:
         state = replace(state, losses=[*state.losses, loss])
     if not lost:

@@ -375,6 +375,26 @@ def test_one_that_was_started_again_too_late_is_killed() -> None:
     assert len(story.state.survived(was_stopped=False)) == 2
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [exited(1, 256), ShimLost(rank=1), HostLost(host="b", ranks=(1,), why="x")],
+)
+def test_the_end_of_one_that_has_not_joined_does_not_fail_a_job_that_is_done(
+    loss: Event,
+) -> None:
+    story = elastic(3, restarts_left=1, hosts=("a", "b", "c"))
+
+    story(1, killed(1), Clean(rank=1, left_behind=0), asks(0), asks(2))
+    assert story(2, Tick()) == ["start 1"]
+    story(3, exited(0))
+    assert story(4, loss) == []
+    assert story.state.goes_on
+    assert loss in story.state.survived(was_stopped=False)
+    # A member that is lost is one too many.
+    story(5, killed(2))
+    assert not story.state.goes_on
+
+
 ON_THREE_HOSTS = ("a", "a", "b", "b", "c", "c")
 
 
