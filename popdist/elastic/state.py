@@ -136,7 +136,8 @@ class State:
         """Give the objects, on all members, the values of one member, and commit these.
 
         All members must call it. The values are those of the member with the newest
-        commit; of several with that commit, the one with the lowest rank.
+        commit among those that have had the state of the job; of several with that
+        commit, the one with the lowest rank.
 
         Raises:
             MismatchError: The members have objects of other names.
@@ -144,15 +145,16 @@ class State:
                 members can re-form.
         """
         group = STATE.group("replicas", STATE.job.members)
-        own = self._number, GENERATIONS.lacks_state, bool(refusal())
-        rows = group.all_gather(np.array(own, np.int64))
-        numbers, lack_state, refused = np.array(rows).T.tolist()
-        check_refusals(refused)
-        newest = max(numbers)
-        if newest == _NONE and all(lack_state):
+        own = bool(refusal()), not GENERATIONS.lacks_state, self._number
+        rows = np.array(group.all_gather(np.array(own, np.int64))).tolist()
+        check_refusals([refused for refused, *_ in rows])
+        sources = [(has_state, number) for _, has_state, number in rows]
+        # Those that have just joined have initial values, whatever their commits.
+        has_state, newest = newest_source = max(sources)
+        if not has_state:
             raise ElasticError(LOST_STATE)
-        if len(numbers) > 1:
-            root = numbers.index(newest)
+        if len(sources) > 1:
+            root = sources.index(newest_source)
             contents = broadcast_object(group, self._contents, root)
             if contents is not None:
                 self._load(contents, STATE.job.members[root])

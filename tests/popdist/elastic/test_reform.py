@@ -353,6 +353,39 @@ def test_instances_that_joined_and_had_the_state_may_make_another_one(
     assert ended[2].out == "members 2\nmembers 3\n<State of step: commit 0>\n"
 
 
+def test_values_come_from_members_that_had_the_state_even_without_a_commit(
+    tmp_path: Path,
+) -> None:
+    over = tmp_path / "over"
+    body = f"""
+    from popdist import elastic
+
+    @elastic.run
+    def train(state):
+        print(rank, state.step, flush=True)
+
+    def second_phase():
+        elastic.State(step=0).sync()
+        state = elastic.State(step=7)
+        print("begins", flush=True)
+        while not os.path.exists({str(over)!r}):
+            time.sleep(0.01)
+        return state
+
+    joins = "POPDIST_ELASTIC_JOINS" in os.environ
+    train(elastic.State(step=0) if joins else second_phase())
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        wait_until(lambda: all("begins" in job.output(i) for i in range(2)))
+        job.kill(0)
+        job.add(0)
+        wait_until(lambda: job.process(0).leaving is not None)
+        over.touch()
+        ended = job.finish()
+
+    assert [one.out for one in ended[1:]] == ["begins\n1 7\n", "0 7\n"], ended
+
+
 def test_a_child_of_instance_0_does_not_listen_in_its_place(tmp_path: Path) -> None:
     body = """
     import socket
