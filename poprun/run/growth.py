@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from popdist import environment as env
 from poprun.errors import HostError
@@ -104,7 +105,7 @@ class RunningGrowth:
         return self._context.agent_start(host)
 
     def talk(self, host: HostSpec, connection: AgentConnection) -> Talk:
-        """Ask the agent of a host that joins, and return its link."""
+        """Ask the agent of a host, and return the function that lets the host join."""
         if connection.hello.machine == machine_id():
             raise HostError(
                 f"The host {host.name} cannot join the running job, because it is this "
@@ -114,13 +115,23 @@ class RunningGrowth:
         answer = yield Question(protocol.DESCRIBE_HOST, os.getcwd(), HostFacts)
         facts = preflight.with_login(answer)
         memory = yield Question(protocol.READ_MEMORY, None, MemoryCounters)
-        place = self._place_of(host)
-        plan = self._plan_with(place, host, facts, connection.hello.address)
-        first = plan.assignments[place * plan.topology.instances_per_host]
+        # All instances have the same program.
+        first = self.plan.assignments[0]
         search_path = first.exports.get("PATH", self._context.environ.get("PATH"))
         look = [list(first.program.argv), search_path, first.cwd]
         path = yield Question(protocol.FIND_PROGRAM, look, FilePath)
-        # Others may have joined meanwhile.
+        return partial(self._admit, host, preflight, facts, memory, path)
+
+    def _admit(
+        self,
+        host: HostSpec,
+        preflight: RemotePreflight,
+        facts: HostFacts,
+        memory: MemoryCounters,
+        path: str,
+    ) -> Joined:
+        """Give a host its place in the plan, and let its agent get ready."""
+        connection = preflight.connection
         place = self._place_of(host)
         plan = self._plan_with(place, host, facts, connection.hello.address)
         link = self._link(plan, place, connection, path)

@@ -39,8 +39,9 @@ class Joined(NamedTuple):
     host_names: tuple[str, ...]
 
 
-# Yields questions to the agent of a host, and gets the answers.
-Talk = Generator[Question, Any, Joined]
+# Yields questions to the agent of a host, gets the answers, and returns the function
+# that lets the host join.
+Talk = Generator[Question, Any, Callable[[], Joined]]
 
 
 class Growth(Protocol):
@@ -81,14 +82,14 @@ class Arrivals:
     def look(self) -> Iterator[Joined]:
         """Look for hosts, let them join, and yield those that are ready."""
         for joining in list(self._joining):
-            if joining.failure:
+            if joined := joining.take():
+                self._joining.remove(joining)
+                self._end_search()
+                yield joined
+            elif joining.failure:
                 self._warn(joining.failure)
                 self._remove(joining)
                 self.note_loss(joining.host.name)
-            elif joining.joined is not None:
-                self._joining.remove(joining)
-                self._end_search()
-                yield joining.joined
         if self._search is None:
             if question := self._growth.question(self._losses):
                 self._search = self._growth.search(question)
@@ -140,9 +141,10 @@ class _Joining:
 
     def __init__(self, growth: Growth, host: HostSpec) -> None:
         self.host = host
-        # A sentence, once it has failed; the link, once all is answered.
+        # A sentence, once it has failed.
         self.failure = ""
-        self.joined: Joined | None = None
+        # Lets it join, once all is answered.
+        self._admit: Callable[[], Joined] | None = None
         self._growth = growth
         self._limit_s = ANSWER_LIMIT_S * timeout_factor()
         self._ends_by = time.monotonic() + self._limit_s
@@ -183,13 +185,26 @@ class _Joining:
                 f"within {self._limit_s:.0f} s."
             )
 
+    def take(self) -> Joined | None:
+        """Let the host join if it has answered all, and return it.
+
+        Not before: the plan must not have a host that the supervisor does not take.
+        """
+        if self._admit is None:
+            return None
+        try:
+            return self._admit()
+        except PoprunError as error:
+            self.failure = str(error)
+            return None
+
     def end(self) -> None:
         if self._start is not None:
             self._start.end()
 
     @property
     def _is_open(self) -> bool:
-        return not self.failure and self.joined is None
+        return not self.failure and self._admit is None
 
     def _receive(self) -> None:
         start = self._start
@@ -225,7 +240,7 @@ class _Joining:
         try:
             self._question = self._talk.send(answer)
         except StopIteration as stop:
-            self.joined = stop.value
+            self._admit = stop.value
         except PoprunError as error:
             self.failure = str(error)
         else:

@@ -80,6 +80,7 @@ class PlayedGrowth:
         self.losses: Counter[str] = Counter()
         self.refused: set[str] = set()
         self.has_room = True
+        self.admitted: list[str] = []
 
     def question(self, losses: Counter[str]) -> Any:
         self.losses = losses
@@ -96,7 +97,14 @@ class PlayedGrowth:
 
     def talk(self, host: HostSpec, connection: Any) -> Talk:
         answer = yield Question(protocol.DESCRIBE_HOST, "/", None)
-        return Joined(LINK, connection, ("a", host.name, answer))
+
+        def admit() -> Joined:
+            self.admitted.append(host.name)
+            if answer == b"in vain":
+                raise HostError(f"{host.name} has no room.")
+            return Joined(LINK, connection, ("a", host.name, answer))
+
+        return admit
 
 
 class Play:
@@ -174,6 +182,28 @@ def test_a_host_that_does_not_answer_in_time_is_given_up(
         "It does not answer in 0 s.",
         "The host c cannot join: its agent does not answer within 0 s.",
     ]
+
+
+def test_a_host_takes_its_place_when_the_supervisor_takes_it() -> None:
+    play = Play()
+    play.find()
+    play.receive("c", (protocol.REPLY, [b"x"]))
+    play.arrivals.end()
+
+    assert play.look() == []
+    assert play.growth.admitted == []
+    assert play.growth.starts["c"].has_ended
+
+
+def test_a_host_that_has_no_place_after_all_fails_as_one_that_refuses() -> None:
+    play = Play()
+    play.find()
+    play.receive("c", (protocol.REPLY, [b"in vain"]))
+
+    assert play.look() == []
+    assert play.warnings == ["c has no room."]
+    assert play.growth.losses == {"c": 1}
+    play.arrivals.end()
 
 
 def test_nothing_is_left_of_hosts_that_join_when_the_job_stops() -> None:

@@ -1,0 +1,87 @@
+"""Hosts that join a running attempt; agents and plans are played."""
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from poprun.host_specs import parse_hosts
+from poprun.run import growth
+from poprun.run.growth import RunningGrowth
+from poprun.supervise.arrivals import Question
+from poprun.wire import protocol
+from poprun.wire.events import HostLost
+
+[A], [B], [C] = map(parse_hosts, "abc")
+
+
+class Play:
+    """A job on the hosts a and b, one instance on each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.context: Any = Mock(environ={"PATH": "/bin"}, synced={"a", "b"})
+        self.growth = RunningGrowth(
+            self._plan(A, B), Mock(), self.context, Mock(), Mock(), Mock()
+        )
+        # The place of each host that has got one.
+        self.places: list[tuple[str, int]] = []
+        monkeypatch.setattr(
+            growth, "RemotePreflight", lambda connection, _: Mock(connection=connection)
+        )
+        monkeypatch.setattr(self.growth, "_plan_with", self._plan_with)
+        monkeypatch.setattr(self.growth, "_link", Mock())
+
+    def _plan(self, *hosts: Any) -> Any:
+        program = SimpleNamespace(argv=("train",))
+        assignments = [
+            SimpleNamespace(host=host, exports={}, program=program, cwd="/")
+            for host in hosts
+        ]
+        topology = SimpleNamespace(instances_per_host=1, host_of=lambda rank: rank)
+        request = SimpleNamespace(hosts=hosts)
+        return SimpleNamespace(
+            assignments=assignments, topology=topology, request=request
+        )
+
+    def _plan_with(self, place: int, host: Any, *_: object) -> Any:
+        self.places.append((host.name, place))
+        hosts = [*self.growth.plan.request.hosts]
+        hosts[place : place + 1] = [host]
+        return self._plan(*hosts)
+
+    def lose(self, rank: int, host: str) -> None:
+        self.growth.listen(HostLost(host=host, ranks=(rank,), why="x"))
+
+    def answer_all(self, host: Any) -> Any:
+        """Answer the questions to a host; return the function that lets it join."""
+        connection: Any = SimpleNamespace(
+            hello=SimpleNamespace(machine="there", address="")
+        )
+        talk = self.growth.talk(host, connection)
+        asked = [next(talk)]
+        try:
+            while True:
+                asked.append(talk.send(Mock()))
+        except StopIteration as end:
+            admit = end.value
+        assert asked[-1] == Question(
+            protocol.FIND_PROGRAM, [["train"], "/bin", "/"], growth.FilePath
+        )
+        return admit
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Play:
+    return Play(monkeypatch)
+
+
+def test_hosts_that_answer_at_once_get_different_places(play: Play) -> None:
+    play.lose(1, "b")
+    admissions = [play.answer_all(host) for host in (B, C)]
+    assert play.places == []
+
+    joined = [admit() for admit in admissions]
+
+    assert play.places == [("b", 1), ("c", 2)]
+    assert [each.host_names for each in joined] == [("a", "b"), ("a", "b", "c")]
