@@ -139,6 +139,8 @@ class RunningGrowth:
         self.memory[host] = memory
         self._vacant.discard(place)
         self._context.hosts.put(host, preflight)
+        # Another copy could replace files of its instances.
+        self._context.synced.add(host.name)
         names = (assignment.host.name for assignment in plan.assignments)
         return Joined(link, connection, tuple(names))
 

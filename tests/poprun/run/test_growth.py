@@ -85,3 +85,10 @@ def test_hosts_that_answer_at_once_get_different_places(play: Play) -> None:
 
     assert play.places == [("b", 1), ("c", 2)]
     assert [each.host_names for each in joined] == [("a", "b"), ("a", "b", "c")]
+
+
+def test_a_host_that_joins_has_the_folder_of_sync(play: Play) -> None:
+    play.answer_all(C)()
+
+    # A later copy would replace files that instances have written there.
+    assert play.context.synced == {"a", "b", "c"}
