@@ -5,7 +5,7 @@ Job -> AttemptEnd -> Verdict
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -277,7 +277,7 @@ class _RunningAttempt:
         for listen in self._listeners:
             listen(event)
 
-    def _before_end(self, end: AttemptEnd) -> None:
+    def _before_end(self, end: AttemptEnd, hosts: Collection[HostLink]) -> None:
         """Start the guard of the next attempt, if one follows, and collect the trace.
 
         All instances and mpirun have ended. The next guard takes over the shared
@@ -296,8 +296,8 @@ class _RunningAttempt:
             else:
                 self._mpirun.hand_over(self._next_guard)
         if self._context.trace is not None:
-            self._context.trace.collect(self._hosts)
-        for host in self._hosts:
+            self._context.trace.collect(hosts)
+        for host in hosts:
             write_results(self._context.caller_environ, host.results)
 
     def _judge(self, end: AttemptEnd) -> Verdict:

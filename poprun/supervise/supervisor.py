@@ -9,7 +9,7 @@ host/host_link.py names.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
 
 from poprun import early_signals
@@ -173,13 +173,16 @@ class Supervisor:
         self._mpirun.report_to(self._emit)
 
     def run(
-        self, before_end: Callable[[AttemptEnd], None] = lambda _: None
+        self,
+        before_end: Callable[[AttemptEnd, Collection[HostLink]], None] = (
+            lambda end, hosts: None
+        ),
     ) -> AttemptEnd:
         """Supervise the job until nothing of it is left; return how it went.
 
         Args:
-            before_end: Is called when all instances and mpirun have ended, before what
-                the job has made is undone.
+            before_end: Is called with the hosts, also those that have joined, when all
+                instances and mpirun have ended, before what the job has made is undone.
         """
         while self._state.phase is not Phase.OVER:
             self._turn(self._state.deadline)
@@ -190,7 +193,7 @@ class Supervisor:
         # The guard ends the connections to other hosts, too.
         while not all(host.finished for host in self._hosts):
             self._turn(inf)
-        before_end(self._end(self._mpirun.output))
+        before_end(self._end(self._mpirun.output), list(self._hosts))
         self._mpirun.finish(is_clean=all(host.is_clean for host in self._hosts))
         while not self._mpirun.finished:
             self._turn(inf)

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from popdist.call_records import (
@@ -142,7 +142,7 @@ class JobTrace:
             files = self._files.setdefault((self._attempt, host, stem), {})
             files.setdefault(name, bytearray()).extend(piece)
 
-    def collect(self, hosts: Sequence[HostLink]) -> None:
+    def collect(self, hosts: Collection[HostLink]) -> None:
         """Read the records of the processes of all hosts.
 
         The directory with the records of this host is removed next.

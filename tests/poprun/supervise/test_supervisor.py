@@ -590,3 +590,19 @@ def test_a_slow_reader_of_a_job_that_failed_is_given_up(
 
     assert loop.run().state.cause is None
     assert loop.supervisor._reader_timeout() == AFTER_FAILURE_S
+
+
+def test_the_results_of_hosts_that_have_joined_are_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    joined = FakeHost("n1", [2, 3], ends_mpirun=False)
+    loop.run_all()
+    for rank in loop.host.ranks:
+        loop.host.play(*loop.host.end(rank, 0, by_itself=True))
+    collected: list[object] = []
+    loop.supervisor._hosts.put(joined)
+
+    loop.supervisor.run(lambda end, hosts: collected.extend(hosts))
+
+    assert collected == [loop.host, joined]
