@@ -81,8 +81,8 @@ class Generations:
     def _begin(self, refusal: str | None) -> None:
         # Why the job cannot re-form; "" if it can. None before poprun was asked.
         self._refusal = refusal
-        # Whether poprun knows this process as one that can re-form; it stays true.
-        self.is_known = False
+        # Whether no member of the job can re-form, or this process is none; permanent.
+        self.none_can = refusal is not None
         self._connection: ControlConnection | None = None
         # Changes that poprun has announced since the last re-forming.
         self._changes: list[Change] = []
@@ -118,6 +118,7 @@ class Generations:
         from popdist.control import VERSION, ControlConnection
 
         if not environ.get(env.CONTROL) or not env.is_set(environ):
+            self.none_can = True
             return (
                 "poprun has not started this process, so its job cannot re-form. Start "
                 "it with poprun, --mpirun local and --min-instances."
@@ -141,7 +142,6 @@ class Generations:
             connection.close()
             return refusal
         self._connection, self.current = connection, generation
-        self.is_known = True
         return ""
 
     def pending(self) -> Change | None:

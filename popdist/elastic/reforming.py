@@ -72,8 +72,7 @@ def check_members(members: tuple[int, ...] | None = None) -> None:
         ElasticError: Only some members can re-form; on all members.
     """
     why = refusal()
-    # One that could re-form once calls it with the others, even if it cannot any more.
-    if not GENERATIONS.is_known:
+    if GENERATIONS.none_can:
         return
     change = None if why else GENERATIONS.pending()
     if change is not None and change.kind == LOST:
@@ -82,6 +81,8 @@ def check_members(members: tuple[int, ...] | None = None) -> None:
     group = STATE.group("replicas", members or STATE.job.members)
     flags = group.all_reduce(np.array([is_told, bool(why), not why]), "max")
     is_one_told, one_cannot, one_can = flags.tolist()
+    # The members agree on it here once, and make no more calls for it.
+    GENERATIONS.none_can = not one_can
     check_refusals([one_cannot, not one_can])
     if is_one_told:
         raise MembersChangedError(

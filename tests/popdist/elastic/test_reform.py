@@ -258,18 +258,19 @@ def test_registered_communicators_and_old_groups_end_with_their_generation(
     assert first[4] == second[3] == "[2.0, 2.0]"
 
 
-@pytest.mark.parametrize("call", ["sync", "commit"])
+@pytest.mark.parametrize("call", ["sync", "commit", "sync(), state.commit"])
+@pytest.mark.parametrize("is_known", [True, False])
 def test_all_members_get_an_error_if_one_of_them_cannot_re_form(
-    tmp_path: Path, call: str
+    tmp_path: Path, call: str, is_known: bool
 ) -> None:
     body = f"""
     from popdist import elastic
     from popdist.generations import GENERATIONS
-    state = elastic.State(step=0)
-    if {call == "commit"}:
-        state.sync()
+    if {is_known}:
+        elastic.refusal()
     if rank == 1:
         GENERATIONS._end(OSError(0, "its socket is gone"))
+    state = elastic.State(step=0)
     try:
         state.{call}()
     except popdist.ElasticError as error:

@@ -130,6 +130,39 @@ def test_a_rank_that_never_had_the_state_does_not_begin_from_zero(
     )
 
 
+def test_all_ranks_get_an_error_if_one_of_them_cannot_re_form(tmp_path: Path) -> None:
+    body = """
+    import popdist.sdk
+    popdist.sdk.install()
+    import torch
+    import horovod.torch as hvd
+    from horovod.common.exceptions import HorovodInternalError
+    from popdist.generations import GENERATIONS
+
+    hvd.init()
+    if rank == 1:
+        GENERATIONS._end(OSError(0, "its socket is gone"))
+
+    @hvd.elastic.run
+    def train(state):
+        state.commit()
+
+    try:
+        train(hvd.elastic.ObjectState(step=0))
+    except HorovodInternalError as error:
+        print(error)
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        ended = job.finish()
+
+    assert [one.out for one in ended] == [
+        "Another instance of this job cannot re-form, and its error says why. All must "
+        "be able to, so the job cannot go on.\n",
+        "The job cannot re-form any more, because poprun cannot be asked: its socket "
+        "is gone.\n",
+    ], ended
+
+
 def test_only_the_ranks_commit_a_state(tmp_path: Path) -> None:
     over = tmp_path / "over"
     body = f"""

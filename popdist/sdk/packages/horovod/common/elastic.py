@@ -78,7 +78,7 @@ class State:
     def check_host_updates(self) -> None:
         """Raise HostsUpdatedInterrupt on all ranks if ranks are to be added.
 
-        All ranks must call it. Outside of an elastic job it does nothing.
+        All ranks must call it. Outside of an elastic job the ranks do not change.
         """
         with internal_errors():
             try:
@@ -290,7 +290,7 @@ def _reset_after(cause: BaseException, reset: Callable[[], object]) -> None:
 def _check_recoverable(error: Exception) -> None:
     """Raise an error after which other ranks would not help, or cannot be had."""
     is_horovods = isinstance(error, HorovodInternalError | PeerLostError)
-    if isinstance(error.__cause__, MismatchError):
+    if isinstance(error.__cause__, MismatchError | ElasticError):
         raise error
     if not is_horovods and not means_loss(error):
         raise error
