@@ -217,8 +217,9 @@ class LocalHost:
         """Let the shim of an instance that has ended start its program again."""
         if not self._starts_instances:
             return
-        if rank not in self._shims and rank not in self._lost:
-            # It ended when it had no program, which no event has reported.
+        has_ended = rank not in self._shims and rank in self._connected
+        if has_ended and rank not in self._lost:
+            # No event has reported that the shim has ended after its program.
             self._lost.add(rank)
             self._emit(ShimLost(rank=rank))
             return
@@ -234,7 +235,7 @@ class LocalHost:
         self._awaited.add(rank)
         if not self._start_shims():
             self._awaited.discard(rank)
-            self._emit(ShimLost(rank=rank))
+            self._emit(ShimLost(rank=rank, is_final=True))
 
     def _give_up_shims(self, ranks: Iterable[int]) -> None:
         """Wait no longer for the shims of instances that are started again."""

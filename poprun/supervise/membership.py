@@ -331,7 +331,7 @@ def _lose(state: Membership, event: Event, ranks: set[int], now: float) -> Step:
     may_start = len(state.starts) < state.restarts_left and not state.is_finishing
     if isinstance(event, Exited) and may_start:
         state = replace(state, starts={**state.starts, event.rank: inf})
-    elif isinstance(event, ShimLost) and may_start:
+    elif isinstance(event, ShimLost) and may_start and not event.is_final:
         # The kernel has killed the program, too.
         state = _schedule(state, event.rank, now)
     answers = _tell_members(state, LOST, why) if has_lost_members else []

@@ -225,10 +225,14 @@ class HostLost(Event):
     may_run: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShimLost(InstanceEvent):
-    """A shim ended without a report, and its program with it."""
+    """A shim ended without a report, and its program with it.
 
-    __slots__ = ()
+    is_final: Whether nothing can start another one.
+    """
+
+    is_final: bool = False
 
 
 class Orphaned(InstanceEvent):

@@ -2,18 +2,26 @@
 
 import errno
 import os
+import resource
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from driven_jobs import MPIRUN_PID, Driven
+from driven_jobs import LIMIT_S, MPIRUN_PID, Driven, Shim, part_of
 
+from poprun.host import local_host
+from poprun.host.local_host import LocalHost
+from poprun.job.values import Job
+from poprun.output import waiter
 from poprun.supervise.stopping import Cause, Phase, Reason
 from poprun.wire import protocol
 from poprun.wire.events import (
     Clean,
     Connected,
+    Event,
     Exited,
     Interrupted,
     MpirunExited,
@@ -322,3 +330,71 @@ def test_an_end_of_the_future_counts_from_its_arrival(two: Driven) -> None:
 
     [exited] = [event for event in two.told if isinstance(event, Exited)]
     assert exited.at_ns <= time.monotonic_ns()
+
+
+# --- Shims that are started again.
+
+
+class Again:
+    """The host of instances 0 and 1, whose messages the test sends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        self.job = Job(
+            control=f"@poprun-test-{os.urandom(8).hex()}/key",
+            descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
+            mark="MARK=1",
+            mpirun=[],
+            mpirun_environment={},
+            specs=[protocol.pack(protocol.SPEC, b"%d" % rank) for rank in range(2)],
+        )
+        monkeypatch.setattr(local_host, "newcomers_spec", lambda spec: spec)
+        self.host = LocalHost(
+            part_of(self.job, range(2)), self.job.specs, Mock(), **options
+        )
+        self.host.listen()
+        self.events: list[Event] = []
+        stdin = Mock(descriptor_for=lambda rank: None)
+        self.host.start(self.events.append, Mock(), stdin)
+
+    def shim(self, rank: int) -> Shim:
+        shim = Shim(self.job, rank)
+        self.serve_until(lambda: Connected(rank=rank) in self.events)
+        return shim
+
+    def serve_until(self, condition: Callable[[], bool]) -> None:
+        limit = time.monotonic() + LIMIT_S
+        while not condition():
+            assert time.monotonic() < limit
+            waiter.serve(self.host.interests(0.0), time.monotonic() + 1)
+
+    def lose(self, shim: Shim) -> None:
+        shim.channel.close()
+        self.serve_until(lambda: ShimLost(rank=shim.rank) in self.events)
+        self.events.clear()
+
+
+def test_a_shim_that_ended_before_it_connected_is_awaited_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    again = Again(monkeypatch)
+
+    again.host.tell(protocol.START_AGAIN, 1)
+    assert again.events == []
+    shim = again.shim(1)
+
+    assert again.events == [Connected(rank=1)]
+    assert shim.heard() == [(protocol.SPEC, [b"1"])]
+    shim.channel.close()
+    again.host.close()
+
+
+def test_a_shim_that_no_launcher_can_start_again_is_lost_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    again = Again(monkeypatch, start_shims=lambda: False)
+    again.lose(again.shim(1))
+
+    again.host.tell(protocol.START_AGAIN, 1)
+
+    assert again.events == [ShimLost(rank=1, is_final=True)]
+    again.host.close()

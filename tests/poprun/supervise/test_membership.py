@@ -413,6 +413,16 @@ def test_an_instance_whose_supervisor_was_killed_is_started_again() -> None:
     assert story.state.deadline == inf
 
 
+def test_an_instance_that_nothing_can_start_takes_one_restart() -> None:
+    story = elastic(restarts_left=5)
+    story(1, ShimLost(rank=1), asks(0), asks(2), asks(3))
+    assert story(2, Tick()) == ["start 1"]
+
+    assert story(2, ShimLost(rank=1, is_final=True)) == []
+    assert (story.state.deadline, story.state.restarts_left) == (inf, 4)
+    assert story.state.goes_on
+
+
 def test_members_hear_of_a_host_that_has_come_once_and_re_form_with_it() -> None:
     story = elastic(hosts=ON_THREE_HOSTS[:4])
     assert story(1, joins("c", 4, 5), CanReform(rank=4), CanReform(rank=5)) == [
