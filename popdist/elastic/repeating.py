@@ -1,21 +1,35 @@
 """Runs a function again among the new members whenever the members change."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from popdist.elastic.reforming import reform_after, refusal
 from popdist.elastic.state import State
 from popdist.errors import (
-    ElasticError,
+    ArenaError,
+    CollectiveAbortedError,
+    CollectiveTimeoutError,
     GroupUnusableError,
     MembersChangedError,
     PeerLostError,
+    PopdistError,
 )
 from popdist.generations import GENERATIONS
 
+logger = logging.getLogger("popdist")
+
 # How much later than an error poprun may tell of the loss that has caused it.
 _TOLD_SECONDS = 1.0
+# popdist's errors that a loss may have caused. All others, such as MismatchError, tell
+# of an error of the program or of its environment.
+_MAY_FOLLOW_LOSS = (
+    ArenaError,
+    CollectiveAbortedError,
+    CollectiveTimeoutError,
+    GroupUnusableError,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,7 +48,8 @@ def run(
     State is. It makes groups, process groups of torch and samplers itself, because
     those of an earlier call have other members.
 
-    Where the job cannot re-form, errors pass.
+    An error that does not name a loss counts as one if poprun tells of a loss within a
+    second, and is logged with its traceback. Where the job cannot re-form, errors pass.
     """
 
     @wraps(function)
@@ -52,6 +67,14 @@ def run(
                 if why := refusal():
                     error.add_note(why)
                     raise
+                if not is_loss(error):
+                    logger.warning(
+                        "The function is called again with the last commit, because "
+                        "this error may follow from the loss of an instance: poprun "
+                        "has told of one. If it is an error of the program, correct "
+                        "it.",
+                        exc_info=error,
+                    )
                 lost = error
             if lost is not None:
                 state.restore()
@@ -65,10 +88,14 @@ def means_loss(error: Exception) -> bool:
 
     Other libraries, such as gloo, raise errors that do not tell what has happened. They
     count if poprun tells of a loss, which may take a moment longer than the error.
+    Errors of popdist's checks do not count.
     """
     if is_loss(error):
         return True
-    return not isinstance(error, ElasticError) and GENERATIONS.await_loss(_TOLD_SECONDS)
+    for cause in _causes(error):
+        if isinstance(cause, PopdistError) and not isinstance(cause, _MAY_FOLLOW_LOSS):
+            return False
+    return GENERATIONS.await_loss(_TOLD_SECONDS)
 
 
 def is_loss(error: BaseException) -> bool:
@@ -76,11 +103,16 @@ def is_loss(error: BaseException) -> bool:
 
     Frameworks raise errors of their own, with the engine's as the cause.
     """
+    return any(
+        isinstance(cause, PeerLostError)
+        or (isinstance(cause, GroupUnusableError) and bool(cause.instances))
+        for cause in _causes(error)
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Return an error, its cause, the cause of that, and so on."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, PeerLostError):
-            return True
-        if isinstance(cause, GroupUnusableError) and cause.instances:
-            return True
+        yield cause
         cause = cause.__cause__
-    return False

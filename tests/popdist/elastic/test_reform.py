@@ -288,6 +288,50 @@ def test_all_members_get_an_error_if_one_of_them_cannot_re_form(
     ], ended
 
 
+# Instance 1 dies, and the other one raises an error that does not name the loss.
+UNNAMED = """
+from popdist import elastic
+
+@elastic.run
+def train(state):
+    popdist.instance_group().all_reduce(np.ones(1))
+    if elastic.generation() == 0:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while not elastic.members_changed():
+            time.sleep(0.01)
+        raise ERROR
+    return elastic.generation()
+
+print(train(elastic.State(step=0)))
+"""
+
+
+def test_an_error_that_counts_as_a_loss_is_printed(tmp_path: Path) -> None:
+    body = UNNAMED.replace("ERROR", "OSError('No space left on device')")
+    with Coordinator(tmp_path, [2], body) as job:
+        ended = job.finish()
+
+    assert ended[0].out == "1\n", ended
+    first, *traceback = ended[0].err.splitlines()
+    assert first == (
+        "The function is called again with the last commit, because this error may "
+        "follow from the loss of an instance: poprun has told of one. If it is an "
+        "error of the program, correct it."
+    )
+    assert traceback[-1] == "OSError: No space left on device"
+
+
+@pytest.mark.parametrize("cause", ["MismatchError", "ElasticError"])
+def test_errors_of_checks_count_as_no_loss(tmp_path: Path, cause: str) -> None:
+    error = f"RuntimeError('It failed.') from popdist.{cause}('They differ.')"
+    with Coordinator(tmp_path, [2], UNNAMED.replace("ERROR", error)) as job:
+        ended = job.finish()
+
+    assert ended[0].code == 1, ended
+    assert ended[0].err.splitlines()[-1] == "RuntimeError: It failed."
+
+
 def test_an_instance_that_never_had_the_state_does_not_begin_from_zero(
     tmp_path: Path,
 ) -> None:
