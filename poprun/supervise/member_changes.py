@@ -54,7 +54,9 @@ class MemberChanges:
                         host.suspect_loss()
 
     def note_end(self, rank: int, present: Membership) -> None:
-        """Let all instances know that one has ended."""
+        """Let all instances know that one has ended, or that its host is lost."""
+        # Another shim or host may have it before its streams end.
+        self._to_start = [each for each in self._to_start if each != rank]
         self._hosts.tell(protocol.NOTE_END, rank)
         if present.generation and rank in present.members:
             place = present.members.index(rank)
