@@ -86,7 +86,7 @@ class HostsMember:
         self.comm.connect_hosts(*hosts, self.instances, tags, known)
         world.pidfds |= local.arena.watching()
         world.watchers.add(self.look)
-        world.mourners.add(self._note_death)
+        world.death_callbacks.add(self._note_death)
         for instance in world.dead:
             self._note_death(instance)
         world.leavers.add(self.leave)
@@ -321,7 +321,7 @@ class HostsMember:
         self.world.leavers.discard(self.leave)
         self.world.callers.discard(self.comm.in_call)
         self.world.watchers.discard(self.look)
-        self.world.mourners.discard(self._note_death)
+        self.world.death_callbacks.discard(self._note_death)
         left = {"rank": self.rank, "calls": self.calls, "ends": self.world.ends}
         named = {"kind": "left", "group": self.identity}
         self.world.leavings[self.identity] = named | left

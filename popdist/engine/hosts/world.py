@@ -18,9 +18,11 @@ from popdist.errors import ArenaError
 
 # How many bytes of a host's name are shown, and identify it.
 _NAME_BYTES = 64
-# How long a message to an instance may wait until it can be sent: the process may be
+# How long messages to instances may wait until they can be sent: the processes may be
 # stopped. Connections to hosts that do not answer fail by then.
 _REACH_SECONDS = 6.0
+# How long the message to one more instance may wait after that; most answer at once.
+_LATE_SECONDS = 0.5
 # How often the launcher's file of ended instances is read.
 _FILE_SECONDS = 0.2
 
@@ -91,7 +93,7 @@ class World:
         # Called several times a second in the thread beside the program.
         self.watchers: set[Callable[[], None]] = set()
         # Called at once with each instance that has died.
-        self.mourners: set[Callable[[int], None]] = set()
+        self.death_callbacks: set[Callable[[int], None]] = set()
         # Functions that return whether a group is in a call, and functions to call when
         # this process makes no more calls.
         self.callers: set[Callable[[], bool | None]] = set()
@@ -145,8 +147,8 @@ class World:
         if instance in self.dead:
             return
         self.dead[instance] = monotonic()
-        for mourner in list(self.mourners):
-            mourner(instance)
+        for callback in list(self.death_callbacks):
+            callback(instance)
 
     def note_leaving(self, instance: int, *, ends: bool) -> None:
         """Remember that an instance has left a group, as it ends or to go on."""
@@ -164,10 +166,12 @@ class World:
         """Send a message to those of the instances that can be reached."""
         if self.is_abandoned:
             return
+        until = monotonic() + _REACH_SECONDS
         for instance in instances:
+            # At the end of this process each of them must be sent.
+            seconds = inf if self.ends else max(until - monotonic(), _LATE_SECONDS)
             with suppress(LinkError):
-                # At the end of this process each of them must be sent.
-                if self.may_reach(instance, inf if self.ends else _REACH_SECONDS):
+                if self.may_reach(instance, seconds):
                     self.mail.send(instance, message)
 
     def may_reach(self, instance: int, seconds: float = inf) -> bool:
