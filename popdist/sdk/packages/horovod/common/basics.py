@@ -381,19 +381,19 @@ class HorovodBasics:
         return [ranks[local] for ranks in self._ranks_of_hosts() if len(ranks) > local]
 
     def _in_order(self, instances: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the instances in the order of the ranks: in an elastic job by age.
+        """Return the instances in the order of the ranks.
 
-        Programs for Horovod broadcast from rank 0, so that must not be a new instance.
-        One may have joined, and not have received the state when the others ended.
+        In an elastic job, instances with the state of the job come first, ordered by
+        the generation that they joined: programs broadcast from rank 0.
         """
         if GENERATIONS.current == 0:
             return instances
-        with internal_errors(), STATE.group("horovod ages", instances) as group:
+        with internal_errors(), STATE.group("horovod order", instances) as group:
             own = np.array([GENERATIONS.lacks_state, GENERATIONS.joined])
-            ages = [tuple(row.tolist()) for row in group.all_gather(own)]
-        youth = dict(zip(instances, ages, strict=True))
-        self.has_lost_state = all(lacks_state for lacks_state, _ in ages)
-        return tuple(sorted(instances, key=lambda instance: youth[instance]))
+            keys = [tuple(row.tolist()) for row in group.all_gather(own)]
+        key_of = dict(zip(instances, keys, strict=True))
+        self.has_lost_state = all(lacks_state for lacks_state, _ in keys)
+        return tuple(sorted(instances, key=lambda instance: key_of[instance]))
 
     def _start_timeline_of_environment(self) -> None:
         path = os.environ.get(_TIMELINE, "")
