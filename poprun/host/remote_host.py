@@ -23,7 +23,7 @@ from poprun.job.values import HostJob
 from poprun.output.stdin import StdinFeeder
 from poprun.output.stream_ends import STREAMS, OutputReader
 from poprun.output.waiter import READ, WRITE, Interest
-from poprun.reach.agent_connection import INVALID_MESSAGE, AgentConnection
+from poprun.reach.agent_connection import INVALID_MESSAGE, START_S, AgentConnection
 from poprun.reach.out_of_memory import MemoryCounters
 from poprun.reach.silence import Silence
 from poprun.vipu.launch.held_devices import Answer, HeldDevices
@@ -130,6 +130,8 @@ class RemoteHost:
         self._clock_questions = 0
         # Until when the agent has to be heard of once the job is over.
         self._finishes_by = inf
+        # Until when it has to be ready for the job on a host that joins.
+        self._ready_by = inf
         self._receivers = self._receivers_by_kind()
 
     def _receivers_by_kind(self) -> Mapping[int, Callable[..., None]]:
@@ -171,6 +173,8 @@ class RemoteHost:
         self._emit = emit
         self._streams = streams
         self._stdin = stdin
+        if self._to_start:
+            self._ready_by = time.monotonic() + START_S
         self._read_clock()
 
     # --- For the supervisor's loop.
@@ -185,7 +189,7 @@ class RemoteHost:
     def deadline(self, now: float) -> float:
         if self._is_lost:
             return inf
-        return min(self._silence.deadline(), self._finishes_by)
+        return min(self._silence.deadline(), self._finishes_by, self._ready_by)
 
     def tick(self, now: float) -> None:
         if self._is_lost:
@@ -196,6 +200,8 @@ class RemoteHost:
             self._lose("it does not answer or acknowledge what is sent")
         elif now >= self._finishes_by and not self.finished:
             self._lose("its agent does not confirm that nothing is left there")
+        elif now >= self._ready_by:
+            self._lose(f"its agent is not ready for the job within {START_S:.0f} s")
 
     def take_in_losses(self) -> None:
         if not self._is_lost:
@@ -226,6 +232,7 @@ class RemoteHost:
 
     def _start_shims(self) -> None:
         """Start the shims of a host that joins: its agent is ready."""
+        self._ready_by = inf
         while self._to_start:
             self._start_shim(self._to_start.pop())
 

@@ -304,6 +304,25 @@ def test_a_host_that_refuses_to_join_is_lost(joining: FakeAgent) -> None:
     assert joining.hung_up
 
 
+def test_a_host_whose_agent_is_not_ready_in_time_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_host, "START_S", 0.0)
+    ready, slow = (
+        FakeAgent(loss_check=lambda: False, shims={2: b"shim 2"}, joins=True)
+        for _ in range(2)
+    )
+    ready.send(protocol.JOB_STARTED)
+    for agent in (ready, slow):
+        agent.host.tick(time.monotonic())
+        agent.close()
+
+    assert ready.events == []
+    [lost] = slow.events
+    assert isinstance(lost, HostLost)
+    assert lost.why == "its agent is not ready for the job within 0 s"
+
+
 def test_no_shim_is_started_once_the_job_stops(joining: FakeAgent) -> None:
     joining.host.tell(protocol.STOP_STARTING)
     joining.send(protocol.JOB_STARTED)
