@@ -237,6 +237,7 @@ class _Joining:
     def _go_on(self, connection: AgentConnection, answer: Any) -> None:
         """Pass an answer on, and ask the next question."""
         assert self._talk is not None
+        self._ends_by = time.monotonic() + self._limit_s
         try:
             self._question = self._talk.send(answer)
         except StopIteration as stop:

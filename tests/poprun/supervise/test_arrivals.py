@@ -184,6 +184,28 @@ def test_a_host_that_does_not_answer_in_time_is_given_up(
     ]
 
 
+def test_each_answer_of_a_host_has_its_own_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # poprun is stopped from the start of the agent until its hello has come.
+    now = 0.0
+    monkeypatch.setattr(arrivals, "time", SimpleNamespace(monotonic=lambda: now))
+    play = Play()
+    play.find()
+    now = 100.0
+    for host in ("b", "c"):
+        play.receive(host)
+    play.arrivals.tick(now)
+    assert play.look() == []
+
+    assert play.warnings == []
+    play.growth.starts["c"].answers.append([(protocol.REPLY, [b"x"])])
+    play.receive("c")
+    assert play.look() == [("a", "c", b"x")]
+    play.arrivals.end()
+    play.growth.starts["c"].end()
+
+
 def test_a_host_takes_its_place_when_the_supervisor_takes_it() -> None:
     play = Play()
     play.find()
