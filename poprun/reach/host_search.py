@@ -46,7 +46,7 @@ class SearchQuestion:
     settings: Mapping[str, Any]
     # Messages of wire/protocol.py that an agent must not refuse, each with its value.
     checks: Sequence[tuple[int, Any]] = ()
-    # The machines that the job uses, by their ids.
+    # The machines that the job uses or cannot use now, by their ids.
     machines: Sequence[str] = ()
     # The hosts that have the folder of --sync, where the job runs on while others join:
     # they get all copies first. None if that is done before the next attempt.

@@ -185,7 +185,7 @@ class HostOpener:
 
         Args:
             checks: Messages that its agent must not refuse, each with its value.
-            machines: The ids of the machines that the job uses.
+            machines: See SearchQuestion.
             synced: See SearchQuestion.
         """
         others = self._on_other_machines(hosts)
@@ -209,7 +209,7 @@ class HostOpener:
         connections = open_agents(connectors, self.environ, failures=failures)
         for host, connection in connections.items():
             if connection.hello.machine in machines:
-                failures[host] = f"{host.name} is a machine that the job uses."
+                failures[host] = f"{host.name} is a machine that cannot join."
             try:
                 for kind, value in checks:
                     connection.ask(kind, value)
@@ -218,7 +218,7 @@ class HostOpener:
             connection.end()
         if machine_id() in machines:
             failures |= {
-                host: f"{host.name} is this machine, which the job uses."
+                host: f"{host.name} is this machine, which cannot join."
                 for host in hosts
                 if host not in connectors
             }

@@ -19,6 +19,7 @@ from poprun.reach.host_search import SearchQuestion
 from poprun.run.context import RunContext
 from poprun.supervise.guard_start import StartedGuard
 from poprun.wire.events import HostsAvailable
+from poprun.wire.machine import machine_id
 from poprun.words import counted
 
 # They name the hosts, and say how to reach them.
@@ -160,7 +161,8 @@ class ElasticHosts:
             # ssh could not ask for a password.
             settings={"distribute-ssh-key": False}
             | {n: settings[n] for n in SEARCH_OPTIONS},
-            machines=self._context.hosts.machines(present),
+            # poprun's own cannot join.
+            machines=[machine_id(), *self._context.hosts.machines(present)],
             synced=sorted(self._context.synced),
         )
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 
 from popdist import environment as env
-from poprun.errors import HostError
 from poprun.host.links import join_link
 from poprun.host.remote_host import RemoteHost
 from poprun.host_specs import HostSpec
@@ -37,7 +36,6 @@ from poprun.wire import protocol
 from poprun.wire.call_files import read_call
 from poprun.wire.events import Event, HostLost
 from poprun.wire.field_types import FilePath
-from poprun.wire.machine import machine_id
 
 Environ = Mapping[str, str | None]
 
@@ -106,11 +104,6 @@ class RunningGrowth:
 
     def talk(self, host: HostSpec, connection: AgentConnection) -> Talk:
         """Ask the agent of a host, and return the function that lets the host join."""
-        if connection.hello.machine == machine_id():
-            raise HostError(
-                f"The host {host.name} cannot join the running job, because it is this "
-                "machine. It takes part from the next attempt on."
-            )
         preflight = RemotePreflight(connection, self._context.environ)
         answer = yield Question(protocol.DESCRIBE_HOST, os.getcwd(), HostFacts)
         facts = preflight.with_login(answer)

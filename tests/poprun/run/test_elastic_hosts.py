@@ -16,6 +16,7 @@ from poprun.reach.discovery import name_hosts
 from poprun.reach.host_search import SearchQuestion
 from poprun.run.elastic_hosts import ElasticHosts
 from poprun.wire.events import HostsAvailable
+from poprun.wire.machine import machine_id
 
 GUARD: Any = object()
 
@@ -235,6 +236,8 @@ def test_running_instances_ask_for_as_many_hosts_as_there_is_room_for() -> None:
     assert (asked.bounds.share, asked.members.num_instances) == (2, 2)
     # c did not answer at the start.
     assert (asked.losses, asked.synced) == ({"b": 1, "c": 1}, ["a", "b"])
+    # poprun's own machine must not be looked at.
+    assert asked.machines == [machine_id(), "m"]
     assert question("a,b,c") is None
     assert SearchQuestion.decode(asked.encode()).synced == ["a", "b"]
 

@@ -55,9 +55,7 @@ class Play:
 
     def answer_all(self, host: Any) -> Any:
         """Answer the questions to a host; return the function that lets it join."""
-        connection: Any = SimpleNamespace(
-            hello=SimpleNamespace(machine="there", address="")
-        )
+        connection: Any = SimpleNamespace(hello=SimpleNamespace(address=""))
         talk = self.growth.talk(host, connection)
         asked = [next(talk)]
         try:
