@@ -151,8 +151,7 @@ class Generations:
         """
         with self._lock:
             self._read()
-            changes = sorted(self._changes, key=lambda change: change.kind != LOST)
-            return changes[0] if changes else None
+            return min(self._changes, key=lambda one: one.kind != LOST, default=None)
 
     def _read(self) -> None:
         """Note the messages that have come."""

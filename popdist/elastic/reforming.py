@@ -102,11 +102,3 @@ def check_refusals(refused: Sequence[bool]) -> None:
             or "Another instance of this job cannot re-form, and its error says why. "
             "All must be able to, so the job cannot go on."
         )
-
-
-def reform_after(error: BaseException | None) -> None:
-    """Re-form because of a loss, if there is one, and name it if that fails."""
-    try:
-        reform()
-    except ElasticError as refused:
-        raise refused from error

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
-from popdist.elastic.reforming import reform_after, refusal
+from popdist.elastic.reforming import reform, refusal
 from popdist.elastic.state import State
 from popdist.errors import (
     ArenaError,
     CollectiveAbortedError,
     CollectiveTimeoutError,
+    ElasticError,
     GroupUnusableError,
     MembersChangedError,
     PeerLostError,
@@ -78,7 +79,10 @@ def run(
                 lost = error
             if lost is not None:
                 state.restore()
-            reform_after(lost)
+            try:
+                reform()
+            except ElasticError as refused:
+                raise refused from lost
 
     return run_again
 
