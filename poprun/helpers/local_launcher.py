@@ -22,6 +22,8 @@ TERM_GRACE_S = 0.25
 # From the failure of a process to the end of the others. When poprun knows of the
 # failure it stops them itself within this time.
 FAILURE_S = 1.5
+# From a start that the kernel refuses to the next try.
+AGAIN_S = 1.0
 NEVER = float("inf")
 SURVIVE = "--survive"
 
@@ -51,9 +53,9 @@ def main(arguments: list[str]) -> None:
         is_unusable = isinstance(error, FileNotFoundError | PermissionError)
         exit_code, end_at = 127 if is_unusable else 1, 0.0
     while children:
-        for descriptor, _ in poll.poll(
-            processes.poll_timeout(end_at - time.monotonic())
-        ):
+        again_s = AGAIN_S if starts_again and failed else NEVER
+        timeout = min(end_at - time.monotonic(), again_s)
+        for descriptor, _ in poll.poll(processes.poll_timeout(timeout)):
             if descriptor == sigterm:
                 is_to_end = not own_process.read_sigterm(sigterm, os.environ)
             else:
@@ -85,11 +87,14 @@ def main(arguments: list[str]) -> None:
                     how += f", and the local launcher ends the others{unless}"
                     end_at = time.monotonic() + FAILURE_S
                 _say(f"Process {pid} {how}.")
-        if starts_again and failed:
-            starts_again = False
-            for argv in failed:
-                children[_spawn(argv, mask)] = argv
-            failed.clear()
+        try:
+            while starts_again and failed:
+                children[_spawn(failed[-1], mask)] = failed[-1]
+                failed.pop()
+                starts_again = bool(failed)
+        except OSError as error:
+            # The others go on meanwhile.
+            _say(f"The local launcher cannot start {failed[-1][0]}: {error.strerror}.")
     # Each of the others may have been lost with its host.
     raise SystemExit(0 if survives and has_succeeded else exit_code)
 

@@ -118,3 +118,33 @@ def test_sigterm_ends_even_those_that_do_not_listen(tmp_path: Path) -> None:
         # The end of file: no process is left that could write.
         assert launcher.stdout.read() == ""
         assert os.listdir(tmp_path) == []
+
+
+def test_a_command_that_cannot_be_started_again_is_tried_later(tmp_path: Path) -> None:
+    command = tmp_path / "command"
+    # The first start leaves nothing that could be started again.
+    command.write_text(
+        "#!/bin/sh\nuntil [ -e known ]; do sleep 0.1; done; rm command; exit 3\n"
+    )
+    command.chmod(0o700)
+    script = (
+        "kill -USR1 $PPID; touch known; while [ -e command ]; do sleep 0.1; done\n"
+        "kill -USR2 $PPID; echo asked; while [ ! -e again ]; do sleep 0.1; done"
+    )
+    words = ["--survive", *sh(script), ":", str(command)]
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", ENTRY, "local", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as launcher:
+        assert launcher.stderr
+        lines = iter(launcher.stderr)
+        wanted = f"The local launcher cannot start {command}: No such file"
+        assert any(line.startswith(wanted) for line in lines)
+        new = tmp_path / "new"
+        new.write_text("#!/bin/sh\ntouch again\n")
+        new.chmod(0o700)
+        new.rename(command)
+        assert launcher.wait(200) == 0
