@@ -130,6 +130,41 @@ def test_a_rank_that_never_had_the_state_does_not_begin_from_zero(
     )
 
 
+def test_an_error_that_counts_as_a_loss_is_printed(tmp_path: Path) -> None:
+    body = """
+    import popdist.sdk
+    popdist.sdk.install()
+    import torch
+    import horovod.torch as hvd
+    from popdist import elastic
+
+    hvd.init()
+
+    @hvd.elastic.run
+    def train(state):
+        hvd.allreduce(torch.ones(1))
+        if elastic.generation() == 0:
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            while not elastic.members_changed():
+                time.sleep(0.01)
+            raise OSError("No space left on device")
+        return elastic.generation()
+
+    print(train(hvd.elastic.ObjectState(step=0)))
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        ended = job.finish()
+
+    assert ended[0].out == "1\n", ended
+    first, *traceback = ended[0].err.splitlines()
+    assert first == (
+        "The training continues from the state that was committed last, because of "
+        "OSError: No space left on device"
+    )
+    assert traceback[-1] == "OSError: No space left on device"
+
+
 def test_all_ranks_get_an_error_if_one_of_them_cannot_re_form(tmp_path: Path) -> None:
     body = """
     import popdist.sdk

@@ -28,6 +28,9 @@ from .exceptions import HorovodInternalError, HostsUpdatedInterrupt, internal_er
 
 logger = logging.getLogger("horovod")
 
+# What calls raise where a rank has ended.
+_LOSSES = (HorovodInternalError, PeerLostError)
+
 
 class State:
     """The state of a training: commit() keeps it, restore() goes back to that.
@@ -240,6 +243,8 @@ def run_fn(
                     "because of %s: %s",
                     type(error).__name__,
                     error,
+                    # It may be an error of the program.
+                    exc_info=not isinstance(error, _LOSSES),
                 )
                 state.restore()
                 cause, must_sync = error, True
@@ -289,7 +294,7 @@ def _reset_after(cause: BaseException, reset: Callable[[], object]) -> None:
 
 def _check_recoverable(error: Exception) -> None:
     """Raise an error after which other ranks would not help, or cannot be had."""
-    is_horovods = isinstance(error, HorovodInternalError | PeerLostError)
+    is_horovods = isinstance(error, _LOSSES)
     if isinstance(error.__cause__, MismatchError | ElasticError):
         raise error
     if not is_horovods and not means_loss(error):
