@@ -287,6 +287,11 @@ def _ask(state: Membership, event: ReformAsked, now: float) -> Step:
             f"Instance {rank} leaves generation {event.generation}, but the present "
             f"one is {state.generation}."
         )
+    if rank not in state.members and not is_late:
+        refusal = refusal or (
+            f"The others have left instance {rank} behind, because its process that "
+            "used popdist had ended. Use popdist in one process of each instance."
+        )
     if refusal:
         return state, [_refusal(rank, refusal)]
     asked_at = min(state.asked_at, now) if state.asked else now

@@ -181,6 +181,18 @@ def test_a_wrapper_that_succeeds_later_does_not_end_the_job() -> None:
     assert story.state.starts == {3: inf}
 
 
+def test_another_process_of_a_wrapper_that_was_left_behind_is_refused() -> None:
+    story = elastic()
+    story(1, ReformEnded(rank=1), asks(0), asks(2), asks(3))
+    assert story(3, Tick()) == ["generation 1: 0, 2, 3"]
+
+    assert story(4, CanReform(rank=1)) == ["known to 1"]
+    assert story(4, asks(1, 1)) == ["refused to 1"]
+    [refusal] = story.answers
+    assert isinstance(refusal, TellMember)
+    assert refusal.value.startswith("The others have left instance 1 behind, because")
+
+
 def test_wrappers_go_on_after_the_processes_of_a_job_that_is_done() -> None:
     story = elastic(size=2)
 
