@@ -37,7 +37,7 @@ class EventLog:
 
     Args:
         keep_going: A failure does not end the job.
-        names_hosts: The job has several hosts.
+        names_hosts: The job has several hosts at its start.
         debugged: The instance of --pdb.
     """
 
@@ -86,6 +86,7 @@ class EventLog:
             case HostsAvailable(why=why, num_instances=number):
                 self._log.say(f"{why}: stopping the instances, to go on with {number}.")
             case HostJoins(host=host, ranks=ranks):
+                self._names_hosts = True
                 which = describe_instances(ranks)
                 self._log.say(f"The host {host} can be used: starting {which} there.")
             case SlurmEndsJob() if not self._interrupts:

@@ -15,6 +15,7 @@ from poprun.wire.events import (
     Exited,
     FailedInFinalize,
     GuardLost,
+    HostJoins,
     Interrupted,
     MembersChanged,
     MpirunExited,
@@ -224,3 +225,11 @@ def test_of_several_hosts_the_one_that_has_a_trouble_is_named() -> None:
         "poprun: warning: poprun's guard on n0 was killed; another takes its place.\n",
         "poprun: warning: n1: No.\n",
     ]
+
+
+def test_a_job_that_has_grown_to_several_hosts_names_them() -> None:
+    joins = HostJoins(host="n1", ranks=(1,), host_names=("n0", "n1"))
+
+    assert told(0, joins, NotUndone(sentence="No.", host="n1"))[-1].endswith(
+        "n1: No.\n"
+    )
