@@ -104,7 +104,7 @@ def join_link(
     Its agent gets ready while others run, and starts the shims, because mpirun cannot.
 
     Args:
-        job: The job as this host is to see it.
+        job: The job as this host gets it.
         index: The number of the host in the plan.
     """
     ranks = [

@@ -37,7 +37,8 @@ class RemoteShells:
             link.tell(protocol.SHELL_ENDED, 255)
             return True
         if self._is_unique and (name, command) in self._commands:
-            # It was to start the lost shims of this host: the others are poprun's.
+            # The local launcher runs all failed commands again. poprun starts
+            # the shims of other hosts itself.
             link.tell(protocol.SHELL_ENDED, 255)
             return True
         self._commands.add((name, command))

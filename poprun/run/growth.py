@@ -44,7 +44,7 @@ class RunningGrowth:
     """The plan of an attempt, and the hosts that may join it.
 
     Args:
-        job: The job as the first hosts see it.
+        job: The job as the first hosts get it.
         read_request: Returns a request for settings, and a function that returns the
             facts of hosts.
         search: Returns the search that answers a question.
@@ -68,7 +68,7 @@ class RunningGrowth:
         # The places whose hosts are lost.
         self._vacant: set[int] = set()
         self._num_joined = 0
-        # The job as those hosts see it that have joined, by instance.
+        # By instance, on the hosts that have joined: the job as its host gets it.
         self._jobs: dict[int, Job] = {}
 
     def listen(self, event: Event) -> None:
