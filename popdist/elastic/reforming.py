@@ -44,8 +44,8 @@ def generation() -> int:
 def members_changed() -> str:
     """Return the sentence why a change of members is pending, "" if none is.
 
-    It does not block. Other instances may learn of the change a little earlier or
-    later; State.check() raises an error on all of them at the same call.
+    It does not wait for one. Other instances may learn of the change a little earlier
+    or later; State.check() raises an error on all of them at the same call.
     """
     change = None if refusal() else GENERATIONS.pending()
     return "" if change is None else change.why

@@ -44,7 +44,7 @@ class Kept:
         return self.value
 
     def load(self, content: Any) -> None:
-        """Give the object a content, of this or another member. It may be kept."""
+        """Give the object a content, of this or another member; it may keep that."""
         self.value = content
 
 
