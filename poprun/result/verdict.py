@@ -238,7 +238,13 @@ class _Rules:
         lost = self._event(HostLost)
         if lost is None or not lost.ranks or self.reason is not Reason.FAILED:
             return None
-        exited = {event.rank for event in self.events if isinstance(event, Exited)}
+        exits = [event for event in self.events if isinstance(event, Exited)]
+        # A loss that the job has survived kills no instance of another host.
+        later = self.events[self.events.index(lost) :]
+        rank = self.cause and self.cause.rank
+        if any(e.rank == rank and e in later and _was_killed(e.status) for e in exits):
+            return None
+        exited = {event.rank for event in exits}
         return None if exited.intersection(lost.ranks) else self._host_lost()
 
     def instances_failed(self) -> Verdict | None:

@@ -173,6 +173,14 @@ def test_a_lost_host_is_the_cause_if_it_told_no_end_after_a_failure() -> None:
     assert (reachable.exit_code, reachable.first) == (1, failed(0, 1 << 8, 5))
 
 
+def test_an_instance_killed_after_a_loss_that_the_job_survived_is_the_cause() -> None:
+    cause, crash = stopped_by(Reason.FAILED, 0), exited(0, signal.SIGSEGV, 5)
+
+    verdict = outcome(cause, [LOST, crash])
+
+    assert (verdict.exit_code, verdict.first) == (139, failed(0, signal.SIGSEGV, 5))
+
+
 def test_success_is_0_and_without_a_word() -> None:
     events = [exited(0, 0), exited(1, 0)]
 
