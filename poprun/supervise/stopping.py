@@ -162,7 +162,7 @@ class JobState:
     gone: frozenset[int] = frozenset()
     # The instances whose shims mpirun does not wait for: they were lost, or are on a
     # host that has come.
-    brought: frozenset[int] = frozenset()
+    beside_mpirun: frozenset[int] = frozenset()
     # When an instance last failed, or something other than poprun stopped it.
     failed_at: float = -inf
     mpirun_ended: bool = False
@@ -203,9 +203,9 @@ class JobState:
     @property
     def outlives_mpirun(self) -> bool:
         """Whether an instance is left, but none that mpirun has started."""
-        others = set(range(self.num_instances)) - self.brought
+        left = set(range(self.num_instances)) - self.gone
         is_running = self.phase is Phase.RUNNING
-        return is_running and self.gone >= others and not self.gone >= self.brought
+        return is_running and bool(left) and left <= self.beside_mpirun
 
     @property
     def debugger_takes_interrupt(self) -> bool:
@@ -251,7 +251,7 @@ def _note(state: JobState, event: Event, now: float) -> JobState:
             return replace(
                 state,
                 gone=state.gone | {rank},
-                brought=state.brought | {rank},
+                beside_mpirun=state.beside_mpirun | {rank},
                 failed_at=now,
             )
         case Exited(rank=rank, status=status, by_itself=by_itself):
@@ -272,7 +272,7 @@ def _note(state: JobState, event: Event, now: float) -> JobState:
                 connected=state.connected.union(ranks),
                 started=state.started.difference(ranks),
                 gone=state.gone.difference(ranks),
-                brought=state.brought.union(ranks),
+                beside_mpirun=state.beside_mpirun.union(ranks),
             )
         case MpirunExited():
             return replace(state, mpirun_ended=True)
