@@ -102,6 +102,9 @@ class Arrivals:
     def end(self) -> None:
         """Let no host join any more."""
         self._end_search()
+        # Their agents end at the same time.
+        for joining in self._joining:
+            joining.hang_up()
         for joining in list(self._joining):
             self._remove(joining)
 
@@ -197,6 +200,10 @@ class _Joining:
         except PoprunError as error:
             self.failure = str(error)
             return None
+
+    def hang_up(self) -> None:
+        if self._start is not None and self._start.connection is not None:
+            self._start.connection.hang_up()
 
     def end(self) -> None:
         if self._start is not None:

@@ -2,6 +2,7 @@
 
 import socket
 from collections import Counter
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,9 +42,11 @@ class PlayedStart:
     def __init__(self) -> None:
         self.connection: Any = None
         self.failure, self.again_at = "", 0.0
+        self.on_end: Callable[[], None] = lambda: None
         self.has_ended = False
         self._ours, self._agent = socket.socketpair()
         self.asked: list[bytes] = []
+        self.hung_up: list[bool] = []
         self.answers: list[list[tuple[int, list[bytes]]] | None] = []
 
     def begin(self) -> None:
@@ -51,6 +54,7 @@ class PlayedStart:
             fileno=self._ours.fileno,
             has_answered=True,
             channel=SimpleNamespace(send=self.asked.append),
+            hang_up=lambda: self.hung_up.append(True),
             receive=lambda: self.answers.pop(0),
             read_answer=self._read_answer,
         )
@@ -67,6 +71,7 @@ class PlayedStart:
 
     def end(self) -> None:
         self.has_ended = True
+        self.on_end()
         self._ours.close()
         self._agent.close()
 
@@ -231,8 +236,14 @@ def test_a_host_that_has_no_place_after_all_fails_as_one_that_refuses() -> None:
 def test_nothing_is_left_of_hosts_that_join_when_the_job_stops() -> None:
     play = Play()
     play.find()
+    starts = play.growth.starts.values()
+    hung_up: list[int] = []
+    for start in starts:
+        start.on_end = lambda: hung_up.append(sum(len(s.hung_up) for s in starts))
     play.arrivals.end()
 
+    # The end of one waits for its command; that of the others ends meanwhile.
+    assert hung_up == [2, 2]
     assert all(start.has_ended for start in play.growth.starts.values())
     assert play.growth.searches[-1].has_ended
     assert play.arrivals.deadline(0) == float("inf")
