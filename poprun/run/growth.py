@@ -29,7 +29,7 @@ from poprun.reach.out_of_memory import MemoryCounters
 from poprun.reach.remote import RemotePreflight
 from poprun.run.context import RunContext
 from poprun.run.elastic_hosts import ElasticHosts
-from poprun.supervise.arrivals import Joined, Question, Talk
+from poprun.supervise.arrivals import Handshake, Joined, Question
 from poprun.supervise.host_search import HostSearch
 from poprun.supervise.membership import BeginGeneration
 from poprun.wire import protocol
@@ -102,7 +102,7 @@ class RunningGrowth:
     def connect(self, host: HostSpec) -> AgentStart:
         return self._context.agent_start(host)
 
-    def talk(self, host: HostSpec, connection: AgentConnection) -> Talk:
+    def handshake(self, host: HostSpec, connection: AgentConnection) -> Handshake:
         """Ask the agent of a host, and return the function that lets the host join."""
         preflight = RemotePreflight(connection, self._context.environ)
         answer = yield Question(protocol.DESCRIBE_HOST, os.getcwd(), HostFacts)

@@ -41,7 +41,7 @@ class Joined(NamedTuple):
 
 # Yields questions to the agent of a host, gets the answers, and returns the function
 # that lets the host join.
-Talk = Generator[Question, Any, Callable[[], Joined]]
+Handshake = Generator[Question, Any, Callable[[], Joined]]
 
 
 class Growth(Protocol):
@@ -58,7 +58,7 @@ class Growth(Protocol):
 
     def connect(self, host: HostSpec) -> AgentStart: ...
 
-    def talk(self, host: HostSpec, connection: AgentConnection) -> Talk: ...
+    def handshake(self, host: HostSpec, connection: AgentConnection) -> Handshake: ...
 
 
 class Arrivals:
@@ -151,7 +151,7 @@ class _Joining:
         self._growth = growth
         self._limit_s = ANSWER_LIMIT_S * timeout_factor()
         self._ends_by = time.monotonic() + self._limit_s
-        self._talk: Talk | None = None
+        self._handshake: Handshake | None = None
         self._question: Question | None = None
         self._start: AgentStart | None = None
         try:
@@ -179,7 +179,7 @@ class _Joining:
                 self._start.begin()
         except PoprunError as error:
             self.failure = str(error)
-        if now >= self._ends_by and self._talk is None:
+        if now >= self._ends_by and self._handshake is None:
             self._start.give_up(self._limit_s)
             self.failure = self._start.failure
         elif now >= self._ends_by:
@@ -218,11 +218,11 @@ class _Joining:
         connection = None if start is None else start.connection
         if start is None or connection is None or not self._is_open:
             return
-        if self._talk is None:
+        if self._handshake is None:
             start.receive()
             self.failure = start.failure
             if connection.has_answered and not self.failure:
-                self._talk = self._growth.talk(self.host, connection)
+                self._handshake = self._growth.handshake(self.host, connection)
                 self._go_on(connection, None)
             return
         received = connection.receive()
@@ -243,10 +243,10 @@ class _Joining:
 
     def _go_on(self, connection: AgentConnection, answer: Any) -> None:
         """Pass an answer on, and ask the next question."""
-        assert self._talk is not None
+        assert self._handshake is not None
         self._ends_by = time.monotonic() + self._limit_s
         try:
-            self._question = self._talk.send(answer)
+            self._question = self._handshake.send(answer)
         except StopIteration as stop:
             self._admit = stop.value
         except PoprunError as error:

@@ -56,11 +56,11 @@ class Play:
     def answer_all(self, host: Any) -> Any:
         """Answer the questions to a host; return the function that lets it join."""
         connection: Any = SimpleNamespace(hello=SimpleNamespace(address=""))
-        talk = self.growth.talk(host, connection)
-        asked = [next(talk)]
+        handshake = self.growth.handshake(host, connection)
+        asked = [next(handshake)]
         try:
             while True:
-                asked.append(talk.send(Mock()))
+                asked.append(handshake.send(Mock()))
         except StopIteration as end:
             admit = end.value
         assert asked[-1] == Question(

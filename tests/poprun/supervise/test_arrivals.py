@@ -11,7 +11,7 @@ import pytest
 from poprun.errors import HostError, LaunchError
 from poprun.host_specs import HostSpec
 from poprun.supervise import arrivals
-from poprun.supervise.arrivals import Arrivals, Joined, Question, Talk
+from poprun.supervise.arrivals import Arrivals, Handshake, Joined, Question
 from poprun.wire import protocol
 from poprun.wire.events import HostsAvailable
 
@@ -100,7 +100,7 @@ class PlayedGrowth:
             raise HostError(f"{host.name} cannot be connected.")
         return self.starts.setdefault(host.name, PlayedStart())
 
-    def talk(self, host: HostSpec, connection: Any) -> Talk:
+    def handshake(self, host: HostSpec, connection: Any) -> Handshake:
         answer = yield Question(protocol.DESCRIBE_HOST, "/", None)
 
         def admit() -> Joined:
