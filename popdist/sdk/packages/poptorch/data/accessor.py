@@ -16,6 +16,7 @@ from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
+from queue import SimpleQueue
 from typing import Any, Self
 
 import numpy
@@ -27,7 +28,8 @@ from ..enums import SharingStrategy
 from ..errors import createPoptorchError, require, require_poptorch
 from .core_sharing import leave_cores
 from .grouping import group_count, regroup
-from .helper_processes import end_helpers_at_exit
+from .helper_processes import end_helpers_at_exit, preload_torch
+from .shared_memory import CopyingPickler, SharingPickler
 
 # How the other strategies start a process; by default it is spawned.
 METHODS = {SharingStrategy.Fork: "fork", SharingStrategy.ForkServer: "forkserver"}
@@ -66,30 +68,50 @@ def _load(
 
     A request is the number of a pass, and how many more batches of it shall be loaded.
     An answer is the number, a list of one batch or of none at the end of the pass, and
-    the traceback if loading has failed.
+    the traceback if loading has failed. Without items, the connection brings them.
     """
     _begin_process(states)
+    # Loading goes on while an answer that is larger than the pipe is sent.
+    answers: SimpleQueue[memoryview] = SimpleQueue()
+    threading.Thread(target=_send, args=(connection, answers), daemon=True).start()
+    number, wanted = -1, 0
+    batches: Iterator[Any] | None = None
     # The program has gone or has closed the connection: nothing is left to do.
     with suppress(EOFError, ConnectionError):
-        if items is None:
-            items = connection.recv()
-        number, wanted, batches = -1, 0, iter(())
+        pickled = connection.recv_bytes() if items is None else None
         while True:
             # All requests at once: a full pipe would stop the program.
             while not wanted or connection.poll():
                 asked, more = connection.recv()
                 if asked != number:
-                    number, wanted = asked, 0
-                    batches = _grouped(items, size, drop_last)
+                    number, wanted, batches = asked, 0, None
                 wanted += more
             try:
+                if pickled is not None:
+                    items, pickled = SharingPickler.loads(pickled), None
+                if batches is None:
+                    batches = _grouped(items, size, drop_last)
                 batch = list(islice(batches, 1))
-                connection.send((number, batch, None))
+                # The memory of workers' batches is no data set's.
+                pickler = SharingPickler if _workers_of(items) else CopyingPickler
+                answers.put(pickler.dumps((number, batch, None)))
                 wanted = wanted - 1 if batch else 0
             except Exception:
                 wanted = 0
-                connection.send((number, [], traceback.format_exc().strip()))
+                failure = traceback.format_exc().strip()
+                answers.put(SharingPickler.dumps((number, [], failure)))
     _end_process()
+
+
+def _send(connection: Connection, answers: SimpleQueue[memoryview]) -> None:
+    # _load() gets an error or the end of the connection, too.
+    with suppress(ConnectionError):
+        while True:
+            connection.send_bytes(answers.get())
+
+
+def _workers_of(items: Any) -> int:
+    return items.num_workers if isinstance(items, DataLoader) else 0
 
 
 def _begin_process(states: _RandomStates) -> None:
@@ -110,9 +132,13 @@ def _begin_process(states: _RandomStates) -> None:
 
 def _end_with_program() -> None:
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        _end_process()
+    if parent is None or parent.pid is None:
+        return
+    # It has ended already if it does not exist.
+    with suppress(ProcessLookupError):
+        # A fork of the program would keep the sentinel open.
+        wait([parent.sentinel, os.pidfd_open(parent.pid)])
+    _end_process()
 
 
 def _end_process(*_: object) -> None:
@@ -228,7 +254,7 @@ class AsynchronousDataAccessor:
             # This is such a process, and it imports the program.
             os._exit(UNGUARDED)
         context: Any = multiprocessing.get_context(METHODS.get(strategy, "spawn"))
-        workers = getattr(items, "num_workers", 0)
+        workers = _workers_of(items)
         if workers:
             # As torch starts them: by default the data set need not be picklable.
             fork = multiprocessing.get_context("fork")
@@ -236,8 +262,8 @@ class AsynchronousDataAccessor:
         is_fork = context.get_start_method() == "fork"
         if not is_fork:
             end_helpers_at_exit()
-            # It takes seconds to import: once for all forks of the server.
-            context.set_forkserver_preload(["torch"])
+        if context.get_start_method() == "forkserver":
+            preload_torch()
         self._connection, other = context.Pipe()
         inherited = items if is_fork else None
         batching = self.rebatched_size, self._drop_last
@@ -256,7 +282,7 @@ class AsynchronousDataAccessor:
         try:
             # Not as an argument of the process: it would get file descriptors of
             # tensors that exist only during pickling.
-            self._connection.send(items)
+            self._connection.send_bytes(SharingPickler.dumps(items))
         except ConnectionError:
             # _receive() says why the process has ended.
             pass
@@ -352,17 +378,32 @@ class AsynchronousDataAccessor:
                 while not self._connection.poll(LOOK_S):
                     if not self._process.is_alive() and not self._connection.poll():
                         raise EOFError
-                number, batch, failure = self._connection.recv()
+                answer = self._read()
             except Exception:
                 self._failure = self._reason()
                 break
-            # The rest of a pass that was left off is received, too.
-            if number == self._number:
-                self._failure = failure
-                if batch and self._is_ahead:
-                    self._request(1)
-                return list(batch)
+            if answer is not None:
+                return answer
         return []
+
+    def _read(self) -> list[Any] | None:
+        """Read an answer and return its list, None if it is of another pass."""
+        try:
+            number, batch, failure = self._connection.recv()
+            # The rest of a pass that was left off is received, too.
+            if number != self._number:
+                return None
+            self._failure = failure
+            if batch and self._is_ahead:
+                self._request(1)
+            return list(batch)
+        except Exception:
+            raise
+        except BaseException:
+            # Ctrl-C may have come in the middle of an answer: what follows it in the
+            # connection could not be read.
+            self.terminate()
+            raise
 
     def _reason(self) -> str:
         """Return why receiving has raised the exception that is handled."""

@@ -23,6 +23,17 @@ def end_helpers_at_exit() -> None:
     Finalize(None, _end_helpers, exitpriority=-1)
 
 
+def preload_torch() -> None:
+    """Let the forkserver import torch once for all forks, which takes seconds.
+
+    A program that has chosen what it imports keeps its choice.
+    """
+    # Any: it is not public.
+    server: Any = forkserver
+    if server._forkserver._preload_modules == ["__main__"]:
+        forkserver.set_forkserver_preload(["torch"])
+
+
 def _end_helpers() -> None:
     # Any: none of it is public.
     server: Any = forkserver

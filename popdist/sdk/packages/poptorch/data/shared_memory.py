@@ -1,15 +1,15 @@
 """Tensors in shared memory, also on machines with a small /dev/shm or none.
 
 torch makes its shared memory there. Here it is made of files without names. Any: torch
-has no types for its storages.
+has no types for its storages, and picklers take all types.
 """
 
 import os
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch.multiprocessing.reductions import reduce_storage
+from torch.multiprocessing.reductions import reduce_storage, reduce_tensor
 
 from ..errors import require
 
@@ -48,14 +48,51 @@ def _in_memfd(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     return shared.copy_(storage, non_blocking=False)
 
 
-def _reduce(storage: torch.UntypedStorage) -> Any:
+# Any: torch has no types for these two.
+_reduce_storage: Any = reduce_storage
+_reduce_tensor: Any = reduce_tensor
+
+
+def _share(storage: torch.UntypedStorage) -> Any:
     """Describe a storage for another process."""
-    reduce: Any = reduce_storage
     try:
-        return reduce(storage)
+        return _reduce_storage(storage)
     except RuntimeError:
         # There is not as much room in /dev/shm, where torch would have moved it.
-        return reduce(_in_memfd(storage))
+        return _copy(storage)
 
 
-ForkingPickler.register(torch.UntypedStorage, _reduce)
+def _copy(storage: torch.UntypedStorage) -> Any:
+    """Describe a copy of a storage for another process."""
+    return _reduce_storage(_in_memfd(storage))
+
+
+def _copy_view(tensor: torch.Tensor) -> Any:
+    """Describe a tensor, without the rest of the storage that it may be a part of."""
+    if (
+        tensor.is_leaf
+        and tensor.layout == torch.strided
+        and tensor.nbytes < tensor.untyped_storage().nbytes()
+    ):
+        tensor = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    return _reduce_tensor(tensor)
+
+
+class SharingPickler(ForkingPickler):
+    """Moves tensors to memory that is shared with the process that reads them."""
+
+    REDUCERS: ClassVar[dict[type, Any]] = {torch.UntypedStorage: _share}
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.dispatch_table.update(self.REDUCERS)
+
+
+class CopyingPickler(SharingPickler):
+    """Copies tensors for the other process: their owner may change them afterwards."""
+
+    # A storage has to be copied anyway, unless it is in shared memory already.
+    REDUCERS: ClassVar[dict[type, Any]] = {
+        torch.UntypedStorage: _copy,
+        torch.Tensor: _copy_view,
+    }
