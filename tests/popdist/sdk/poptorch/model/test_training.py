@@ -49,3 +49,28 @@ def test_a_call_updates_the_weights_as_plain_torch_does(
         train_plainly(plain, expected, steps, mean=reduction == "Mean")
 
     assert_close(model, plain)
+
+
+class Embedded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        loss = self.embedding(x).float().sum()
+        return poptorch.identity_loss(loss, reduction="none")
+
+
+def test_an_optimizer_that_is_set_after_half_updates_weights_of_float16() -> None:
+    module = Embedded()
+    nn.init.ones_(module.embedding.weight)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.25)
+    model = poptorch.trainingModel(module, optimizer=optimizer)
+    model(torch.tensor([[1]]))
+
+    module.half()
+    model.setOptimizer(torch.optim.SGD(module.parameters(), lr=0.5))
+    model(torch.tensor([[1]]))
+
+    weight = module.embedding.weight
+    assert (weight.dtype, weight.tolist()) == (torch.float16, [[1], [0.25]])

@@ -70,6 +70,7 @@ class Training:
         self._wide: dict[torch.Tensor, torch.Tensor] = {}
         # The parameters that are updated.
         self._parameters: list[torch.Tensor] = []
+        self._rows: list[tuple[int, torch.dtype]] = []
         self._device: Any = None
         self._logged: list[str] = []
         self._optimizer: Any = optimizer
@@ -103,8 +104,10 @@ class Training:
             for parameter in group["params"]
             if parameter.requires_grad
         ]
-        if not parameters or [*map(id, parameters)] != [*map(id, self._parameters)]:
-            self._parameters = parameters
+        # A module's half() changes the dtype of the same parameters.
+        rows = [(id(parameter), parameter.dtype) for parameter in parameters]
+        if not rows or rows != self._rows:
+            self._parameters, self._rows = parameters, rows
             self.trainer = Trainer(
                 *(self._settings, self._members, parameters),
                 [self._names.get(parameter, "?") for parameter in parameters],
