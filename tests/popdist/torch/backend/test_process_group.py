@@ -62,6 +62,10 @@ def test_a_member_that_dies_is_named(tmp_path: Path) -> None:
             raise SystemExit
         with pytest.raises(dist.DistBackendError, match="Instance 1 has ended"):
             world().allreduce([torch.ones(1)]).wait()
+        # torch's future raises only the text of an error of a callback.
+        with pytest.raises(RuntimeError, match="DistBackendError: popdist: ") as text:
+            world().allreduce([torch.ones(1)]).get_future().wait()
+        assert type(text.value) is RuntimeError
         with pytest.raises(dist.DistBackendError, match="Instance 1 ended before"):
             dist.recv(torch.ones(1), 1)
 
