@@ -145,6 +145,10 @@ def _end_process(*_: object) -> None:
     """End this process and those that its data set has started."""
     for child in multiprocessing.active_children():
         child.terminate()
+    for child in multiprocessing.active_children():
+        # A signal that comes while it is being forked is lost.
+        child.join(GRACE_S / 5)
+        child.kill()
     os._exit(0)
 
 
@@ -162,6 +166,10 @@ def _grouped(items: Any, size: int | None, drop_last: bool) -> Iterator[Any]:
 
 def _end_loading(process: BaseProcess, connection: Connection, workers: int) -> None:
     """End the process that loads."""
+    # A signal that comes just before it reads does not interrupt the read. It takes an
+    # empty message for the end of the connection, which forks may keep open.
+    with suppress(OSError):
+        connection.send_bytes(b"")
     process.terminate()
     process.join(GRACE_S)
     if process.exitcode is None:
