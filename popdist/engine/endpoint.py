@@ -18,8 +18,8 @@ from popdist.engine.worker import Worker
 from popdist.errors import PopdistError
 
 # How long an instance that fails because others end waits for the launcher to see their
-# end: the end of a Python that has loaded a framework takes a second on a busy machine.
-_LOST_SECONDS = 3.0
+# end: the end of a Python that has loaded a framework takes seconds on a busy machine.
+_LOST_SECONDS = 10.0
 # How long it waits between two looks, and until the launcher that has seen it stops it.
 _LOOK_SECONDS = 0.05
 

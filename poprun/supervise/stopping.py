@@ -48,7 +48,7 @@ MACHINERY_GRACE_S = 1.0
 # How long Slurm may take to send SIGTERM to all processes of a job.
 SLURM_SIGNALS_S = 0.2
 # How long instances may take to show their Python stacks, all together.
-STACKS_S = 5.0
+STACKS_S = 10.0
 # From "kill everything" to "then without the shims".
 KILL_TIMEOUT_S = 1.0
 # How long mpirun may take to leave after its last child: at least, and per instance.

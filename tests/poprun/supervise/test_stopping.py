@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from poprun.supervise.membership import Answer, first_members
 from poprun.supervise.stopping import (
+    STACKS_S,
     Action,
     Cause,
     JobState,
@@ -785,7 +786,7 @@ def test_a_job_that_takes_too_long_is_stopped() -> None:
     assert story(99.9, Tick()) == []
     assert story(100, Tick()) == ["show stacks"]
     assert story.cause == Cause(reason=Reason.TIMEOUT)
-    assert (story.phase, story.deadline) == (Phase.TRACING, 105)
+    assert (story.phase, story.deadline) == (Phase.TRACING, 100 + STACKS_S)
     assert story(101, StacksShown()) == ["SIGTERM to instances"]
     assert (story.phase, story.deadline) == (Phase.STOPPING, 106)
 
@@ -794,9 +795,10 @@ def test_stacks_that_take_too_long_do_not_keep_a_job() -> None:
     story = running(ends_by=100, grace=5)
     story(100, Tick())
 
-    assert story(105, Tick()) == ["SIGTERM to instances"]
-    assert (story.phase, story.deadline) == (Phase.STOPPING, 110)
-    assert story(106, StacksShown()) == []
+    ends = 100 + STACKS_S
+    assert story(ends, Tick()) == ["SIGTERM to instances"]
+    assert (story.phase, story.deadline) == (Phase.STOPPING, ends + 5)
+    assert story(ends + 1, StacksShown()) == []
 
 
 def test_sigquit_shows_stacks_and_a_signal_meanwhile_kills() -> None:
