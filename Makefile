@@ -43,11 +43,11 @@ types: $(VENV)/tested ## Static types.
 	$(BIN)/mypy
 test: $(VENV)/tested ## All tests, with every MPI that is supported.
 	@failed=; \
-	$(PYTEST) --refuse-import torch,tensorflow \
-	    $(addprefix --ignore=,$(WITH_TORCH) $(WITH_TENSORFLOW)) || failed=1; \
+	$(PYTEST) $(WITH_TENSORFLOW) || failed=1; \
 	$(PYTEST) --refuse-import tensorflow \
 	    $(addprefix --ignore=,$(WITH_TENSORFLOW)) $(WITH_TORCH) || failed=1; \
-	$(PYTEST) $(WITH_TENSORFLOW) || failed=1; \
+	$(PYTEST) --refuse-import torch,tensorflow \
+	    $(addprefix --ignore=,$(WITH_TORCH) $(WITH_TENSORFLOW)) || failed=1; \
 	test -z "$$failed"
 test-torch-versions: .venv-openmpi4/installed .venv-mpich/installed ## The tests of torch with its oldest, usual and newest version: 6 GB at a time.
 	bash scripts/test_torch_versions.sh oldest default newest
