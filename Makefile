@@ -16,6 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n $(shell expr $$(nproc) + 1) --dist worksteal
 # Each fork of a test copies the page tables of its process. torch and TensorFlow make
 # them three times as large, so tests that import them run in processes of their own.
+# They run first: TensorFlow writes to stderr after pytest's last line.
 WITH_TENSORFLOW := tests/popdist/tensorflow tests/popdist/sdk/tensorflow_ipu \
     tests/popdist/sdk/horovod/tensorflow tests/popdist/sdk/test_frameworks_alike.py \
     tests/popdist/sdk/popart/test_like_poptorch.py tests/popdist/test_framework_names.py
