@@ -1,8 +1,9 @@
 """Hosts that come, or return, while the instances of an elastic job run on.
 
 They are looked for by another process (host_search.py), connected, and asked what an
-attempt has to know of a host. Nothing here waits: the questions are asked one by one
-from the supervisor's loop. A host that fails on the way is looked for again later.
+attempt has to know of a host. The questions are asked one by one from the supervisor's
+loop, which does not wait for the answers. A host that fails on the way is looked for
+again later.
 """
 
 import time
