@@ -103,6 +103,8 @@ def event_object(event: Event) -> dict[str, Any] | None:
         match name:
             case "at_ns" | "at_cpu_limit" | "lacks_faulthandler" | "may_run":
                 pass  # the line has a time, and the cause of the job says the rest
+            case "is_final":
+                pass  # a later line tells whether the instance is started again
             case "host_names":
                 pass  # the lines before say it of the others
             case "status":
