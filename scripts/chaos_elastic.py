@@ -261,7 +261,8 @@ class ElasticRound(ChaosRound):
             lose = self.dice.choice((self._kill_host, self._cut))
             if lose() is None:
                 return None
-            time.sleep(self.dice.uniform(0, 12))
+            # A host that is silent for less than 8 s is not lost, and need not join.
+            time.sleep(self.dice.uniform(9 if lose == self._cut else 0, 12))
         name = self.unreachable.pop()
         self.story.append(f"{name} returns")
         if self.bed[name].namespaces.is_alive:
