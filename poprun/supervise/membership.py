@@ -420,8 +420,8 @@ def _advance(state: Membership, now: float) -> Step:
             # Programs that wait would report the refusal, which is no error then.
             answers = []
         kills = [KillInstance(rank=rank) for rank in sorted(state.living)]
-        nobody: Set[int] = frozenset()
-        return replace(state, living=nobody, newcomers=nobody), [*answers, *kills]
+        none: Set[int] = frozenset()
+        return replace(state, living=none, newcomers=none), [*answers, *kills]
     if not state.asked or not state.asked.keys() >= set(left):
         return state, []
     if not state.are_enough(state.asked):
