@@ -1,10 +1,15 @@
 """A training that goes on when instances end, and when others join it.
 
-    poprun --mpirun local -n 4 --min-instances 2 --max-restarts 5 python elastic.py
+    poprun --mpirun local -n 4 --min-instances 2 --max-restarts 5 python elastic.py 0.1
 
-Kill an instance while it runs: the others go on from the last commit, and a new one in
-its place joins them.
+Kill an instance (kill -9 PID) while it runs: the others go on from the last commit,
+and a new one in its place joins them. The number is a pause in each step, in seconds; 0
+without it.
 """
+
+import os
+import sys
+import time
 
 import numpy as np
 
@@ -12,6 +17,7 @@ import popdist
 from popdist import elastic
 
 SAMPLES, STEPS = 4096, 200
+PAUSE_S = float((sys.argv[1:] or [0])[0])
 
 
 def gradient_of(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -24,7 +30,7 @@ def train(state: elastic.State, x: np.ndarray, y: np.ndarray) -> None:
     group = popdist.instance_group()
     print(
         f"generation {elastic.generation()}: instance {group.rank} of {group.size} "
-        f"begins with step {state.step}",
+        f"begins with step {state.step}, pid {os.getpid()}",
         flush=True,
     )
     while state.step < STEPS:
@@ -32,6 +38,7 @@ def train(state: elastic.State, x: np.ndarray, y: np.ndarray) -> None:
         gradient = gradient_of(state.weights, x[share], y[share])
         state.weights -= 0.1 * group.all_reduce(gradient, "mean")
         state.step += 1
+        time.sleep(PAUSE_S)
         if state.step % 10 == 0:
             state.commit()
 

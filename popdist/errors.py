@@ -88,8 +88,16 @@ class ElasticError(PopdistError):
     """The job cannot re-form: no poprun can give it new members, or poprun refuses."""
 
 
+class LeftJobError(SystemExit, ElasticError):
+    """The host of this instance has left the job, and the others go on without it.
+
+    If it ends the program, Python prints its sentence and no traceback, as for each
+    SystemExit: a host that is to leave is no error.
+    """
+
+
 class MembersChangedError(PopdistError):
-    """Instances are to join the job, and so all of its members must re-form."""
+    """Instances are to join or leave the job, so all of its members must re-form."""
 
 
 class CollectiveTimeoutError(PopdistError):

@@ -4,16 +4,15 @@ STATE in GENERATIONS: a connection to poprun, which stays until the process ends
 """
 
 import os
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from contextlib import ExitStack
-from functools import partial
-from threading import Lock, RLock
+from threading import RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from popdist import environment as env
 from popdist.environment import whole_number
-from popdist.errors import CollectiveTimeoutError, ElasticError
+from popdist.errors import CollectiveTimeoutError, ElasticError, LeftJobError
 
 if TYPE_CHECKING:
     import socket
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 # Equal to the values in poprun/wire/protocol.py, which popdist does not import.
 ELASTIC, REFORM = 46, 47
-ELASTIC_KNOWN, MEMBERS_CHANGE, REFORMED, REFORM_REFUSED = 63, 64, 65, 66
+ELASTIC_KNOWN, MEMBERS_CHANGE, REFORMED, REFORM_REFUSED, LEFT = 63, 64, 65, 66, 67
 # How long poprun may take to answer that it knows this instance.
 _KNOWN_SECONDS = 60.0
 # How long a wait for poprun lasts until it looks at what other threads have read.
@@ -34,7 +33,13 @@ _ASSIGNED_PORTS = "/proc/sys/net/ipv4/ip_local_port_range"
 # How many ports to try before one that the kernel assigns is taken.
 _MOST_DRAWS = 100
 
-LOST, ADDED = "lost", "added"
+# A loss; the other kinds of changes are "added" and "leaves".
+LOST = "lost"
+_NESTED = (
+    "popdist.elastic.reform() was called while the same thread re-forms already, such "
+    "as by the handler of a signal. Let the handler set a variable, and call reform() "
+    "later."
+)
 _FORKED = (
     "This process was forked from an instance of an elastic job, and only that one can "
     "re-form. Call popdist.elastic in it, or fork before that."
@@ -42,7 +47,7 @@ _FORKED = (
 
 
 class Change(NamedTuple):
-    """A change of the members that poprun has announced: LOST or ADDED, and why."""
+    """A change of the members that poprun has announced: its kind, and why."""
 
     kind: str
     why: str
@@ -89,12 +94,18 @@ class Generations:
         # Whether poprun has been told that this process leaves its generation, and the
         # answer: the next one, or why there is none.
         self._leaves = False
-        self._answer: Reformed | str | None = None
+        self._answer: Reformed | ElasticError | None = None
         self._ports = ExitStack()
         # Held while messages are read. A signal's handler may read some, too.
         self._lock = RLock()
-        # Held by the only thread that re-forms.
-        self.reforming = Lock()
+        # Held by the only thread that re-forms. A signal's handler may run in it.
+        self.reforming = RLock()
+        self._is_reforming = False
+
+    @property
+    def can_reform(self) -> bool:
+        """Whether poprun has been told that this process can re-form, and agrees."""
+        return self._connection is not None
 
     @property
     def lacks_state(self) -> bool:
@@ -147,7 +158,7 @@ class Generations:
     def pending(self) -> Change | None:
         """Return a change of members that has been announced. Never blocks.
 
-        A loss comes before an addition.
+        A loss comes before the others.
         """
         with self._lock:
             self._read()
@@ -167,7 +178,9 @@ class Generations:
 
         try:
             if kind == REFORM_REFUSED:
-                self._answer = fields[0].decode(errors="replace")
+                self._answer = ElasticError(fields[0].decode(errors="replace"))
+            elif kind == LEFT:
+                self._answer = LeftJobError(fields[0].decode(errors="replace"))
             elif kind == REFORMED:
                 self._answer = _decode_reformed(json.loads(fields[0]))
                 # Later ones belong to the new generation.
@@ -188,11 +201,27 @@ class Generations:
         self._ports.close()
         self._refusal = f"The job cannot re-form any more, because {_reason(error)}."
 
+    def alone(self, reform: Callable[[], None]) -> None:
+        """Call a function that re-forms, while no other thread does.
+
+        Raises:
+            RuntimeError: This thread does already.
+        """
+        with self.reforming:
+            if self._is_reforming:
+                raise RuntimeError(_NESTED)
+            try:
+                self._is_reforming = True
+                reform()
+            finally:
+                self._is_reforming = False
+
     def reform(
         self,
         environ: MutableMapping[str, str],
         timeout: float,
         begin: Callable[[], object],
+        silent: Collection[int] = (),
     ) -> None:
         """Tell poprun that this process has left its groups, and wait for the others.
 
@@ -201,24 +230,30 @@ class Generations:
         Args:
             environ: Gets the variables of the new generation.
             begin: Called with these.
+            silent: The ranks of instances on hosts that do not answer.
 
         Raises:
+            LeftJobError: This instance has left the job with its host.
             ElasticError: poprun refuses, or has ended.
             CollectiveTimeoutError: Others have not come in time.
         """
         self.check(environ)
-        self._leave()
+        self._leave([instance_of_rank(environ, rank) for rank in silent])
         answer = self._await_answer(timeout)
         self._ports.close()
         if isinstance(answer, Reformed):
+            # The answer unsets this variable: the process joins once.
+            if env.ELASTIC_JOINS in environ:
+                self.joined = answer.generation
             apply(answer, environ)
-            self.current = answer.generation
             begin()
+            # Last: a thread that finds another generation uses its groups at once.
+            self.current = answer.generation
         # Only now: a signal's handler may have raised an exception before.
         with self._lock:
             self._answer, self._leaves = None, False
-        if isinstance(answer, str):
-            raise ElasticError(answer)
+        if isinstance(answer, ElasticError):
+            raise answer
 
     def check(self, environ: Mapping[str, str]) -> None:
         """Raise ElasticError if the job cannot re-form."""
@@ -226,13 +261,14 @@ class Generations:
         if refusal:
             raise ElasticError(refusal)
 
-    def _leave(self) -> None:
+    def _leave(self, silent: Collection[int]) -> None:
         with self._lock:
             if self._connection is None or self._leaves:
                 return
             ports = [self._reserve_port() for _ in range(2)]
             try:
-                self._connection.send(REFORM, self.current, *ports)
+                numbers = ",".join(map(str, silent)).encode()
+                self._connection.send(REFORM, self.current, *ports, numbers)
             except OSError as error:
                 self._end(error)
             self._leaves = True
@@ -245,7 +281,7 @@ class Generations:
 
         return self._await(is_told, seconds)
 
-    def _await_answer(self, timeout: float) -> Reformed | str:
+    def _await_answer(self, timeout: float) -> Reformed | ElasticError:
         """Return the answer to REFORM."""
         if not self._await(lambda: self._answer is not None, timeout):
             self.check({})
@@ -292,11 +328,13 @@ class Generations:
             ElasticError: poprun refuses, or has ended.
             CollectiveTimeoutError: The others have not come in time.
         """
-        with self.reforming:
+
+        def join_once() -> None:
+            # Another thread may have done so meanwhile.
             if environ.get(env.ELASTIC_JOINS):
-                begin = partial(environ.pop, env.ELASTIC_JOINS, None)
-                self.reform(environ, timeout, begin)
-                self.joined = self.current
+                self.reform(environ, timeout, lambda: None)
+
+        self.alone(join_once)
 
 
 def apply(reformed: Reformed, environ: MutableMapping[str, str]) -> None:

@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
 from functools import cached_property, partial
+from math import inf
 from threading import Lock, active_count
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from popdist import environment as env
 from popdist import transports
 from popdist.claim import Claim
 from popdist.errors import GroupUnusableError, PeerLostError
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# How long instance 0's host may answer nothing at the start of a job that ends by its
+# loss: longer than a network fails that works again by itself.
+_FIRST_SILENT_SECONDS = 30.0
 _REFORMS = (
     "An instance has left its groups because the members of the job change. Call "
     "popdist.elastic.reform(), and make new groups."
@@ -112,8 +117,24 @@ class Session:
         Raises:
             ArenaError: `--mpirun local` has started this process, and no MPI.
         """
-        tcp, listener = self.settings.tcp, self._links_listener
-        return transports.job_hosts_of(self.job, tcp, self.look_up_links, listener)
+        return transports.job_hosts_of(
+            self.job,
+            self.settings.tcp,
+            self.look_up_links,
+            self._links_listener,
+            self._silence_limit(),
+        )
+
+    def _silence_limit(self) -> float:
+        """Return how long instance 0's host may answer nothing until it is lost."""
+        # Not above, as in group().
+        from popdist.engine.hosts.tcp.handshake import SILENT_SECONDS
+
+        if GENERATIONS.can_reform:
+            return SILENT_SECONDS
+        # poprun has connected to all hosts before it started instances on them. Other
+        # launchers may not have.
+        return _FIRST_SILENT_SECONDS if self.environ.get(env.CONTROL) else inf
 
     def known_pidfds(self) -> "dict[int, Pidfd]":
         """Return the pidfds of peers that the program has not closed."""
@@ -234,7 +255,7 @@ class Session:
         change = GENERATIONS.pending()
         if change is None or change.kind != LOST:
             return None
-        return PeerLostError(f"{change.why} The job re-forms without it.")
+        return PeerLostError(f"{change.why} The job re-forms.")
 
     def _make(self, purpose: str, members: tuple[int, ...]) -> "Endpoint":
         # Not above, as in group().
@@ -340,10 +361,13 @@ class Session:
         """Call a function whenever the groups of a new generation may be made."""
         self._at_begin.append(function)
 
-    def leave(self) -> None:
+    def leave(self) -> list[int]:
         """Leave all groups, until begin(), without waiting for other instances.
 
         Calls under way raise PeerLostError, here and on the other members.
+
+        Returns:
+            The ranks of instances on hosts that do not answer.
 
         Raises:
             GroupUnusableError: The process has finalised the backend, or is a fork.
@@ -357,11 +381,11 @@ class Session:
 
         with self._lock:
             self._why_left = (
-                "This process has left its groups, and waits in "
-                "popdist.elastic.reform() for the members of new ones. Make the call "
-                "after that."
+                "This process has left its groups. It has new ones when "
+                "popdist.elastic.reform() returns, and none after an error of reform()."
             )
             self._times_left += 1
+        silent = links_thread.unanswering()
         links_thread.abandon()
         try:
             leave_all(PeerLostError(_REFORMS))
@@ -377,6 +401,7 @@ class Session:
             self._peers.clear()
             self._cells = {}
         self._claim.release()
+        return silent
 
     def begin(self) -> None:
         """Make groups of the members that the environment now has."""

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from popdist.environment import OPEN_MPI_SURVIVES
@@ -41,6 +42,7 @@ def job_hosts_of(
     tcp: tuple[str, int, bytes] | None,
     look_up: "Callable[[], TcpRoot] | None",
     listener: "socket | None" = None,
+    silence_limit: float = inf,
 ) -> "JobHosts":
     """Return the hosts of a job's instances.
 
@@ -48,6 +50,7 @@ def job_hosts_of(
         tcp: Where links by TCP begin, if the user or poprun tells it.
         look_up: Returns the same, if a store of all instances tells it.
         listener: The socket of instance 0 at that address, if it listens already.
+        silence_limit: See TcpRoot.
 
     Raises:
         ArenaError: `--mpirun local` has started this process, and no MPI.
@@ -65,6 +68,6 @@ def job_hosts_of(
     host = name if place.host_index is None else place.host_index
     return JobHosts(
         *(place.rank, place.size, f"{host}", name, place.per_host, __version__),
-        tcp=TcpRoot(*tcp, listener) if tcp else None,
+        tcp=TcpRoot(*tcp, listener, silence_limit) if tcp else None,
         look_up=look_up,
     )

@@ -163,7 +163,7 @@ def _versions(settings: Settings, environ: Mapping[str, str]) -> str:
     if form == "text":
         return f"poprun {__version__}\n"
     # importlib.metadata takes 10 ms to import.
-    from poprun.reach import versions  # noqa: PLC0415
+    from poprun.reach.own_host import versions  # noqa: PLC0415
 
     # The programs that it starts inherit the blocked signals.
     early_signals.unblock()

@@ -52,6 +52,10 @@ class HostUnreachableError(PoprunError):
     exit_code = MACHINERY_FAILED
 
 
+class SlurmError(HostUnreachableError):
+    """Slurm does not say which nodes a job has."""
+
+
 class MpiArgumentError(PoprunError):
     """An argument for mpirun contradicts poprun, or this mpirun lacks it."""
 

@@ -101,8 +101,8 @@ def parse_hostfile(text: str, path: str) -> tuple[HostSpec, ...]:
         with errors_at(place):
             if len(_split(words[0][0])) > 1:
                 raise HostError(
-                    f"{_quote(words[0][0])} contains a comma: a file has one host or "
-                    "one range per line; put each on its own line."
+                    f"{_quote(words[0][0])} contains a comma: a line has one host or "
+                    "one range of hosts; put each on its own line."
                 )
             hosts = list(_expand(words[0][0]))
         for word in words[1:]:
@@ -113,7 +113,7 @@ def parse_hostfile(text: str, path: str) -> tuple[HostSpec, ...]:
                 _add(by_key, host)
     if not by_key:
         raise HostError(
-            f"{where}:1:1: The file names no host; write one per line, for "
+            f"{where}:1:1: There is no host in any line; write one per line, for "
             "example node-1 slots=2."
         )
     return tuple(by_key.values())
@@ -311,7 +311,8 @@ def _key(name: str) -> str:
 
 
 def _quote(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+    # A byte that is no character has a backslash already, which is not doubled.
+    return repr(text if len(text) <= 60 else f"{text[:57]}...").replace(r"\\", "\\")
 
 
 @contextmanager

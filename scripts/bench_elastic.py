@@ -1,21 +1,23 @@
-"""How soon a training goes on after its host was killed, by poprun and by torchrun.
+"""How soon a training goes on after the loss of a host, by poprun and other launchers.
 
-    sudo python scripts/bench_elastic.py --turns 5
+    sudo python scripts/bench_elastic.py --turns 5 --horovodrun VENV/bin/horovodrun
 
-Four ways take turns in beds of three hosts, with one process a host: poprun in the
-process (popdist.elastic), poprun by a restart, and torchrun with gloo, with its default
-waits and with short ones. Each trains the same model; those that restart load a
-snapshot. The last host is killed, or with --cut cut off. It prints the seconds from
-then to the end of the next step of the others, and the ratios to the first way.
+The ways take turns in beds of three hosts with two processes each: poprun in the
+process (popdist.elastic, and Horovod's API), poprun by a restart, torchrun with gloo,
+and horovodrun, if its path is given; the last two with their default waits and with
+short ones. Each trains the same model; those that restart load a snapshot. The last
+host is killed, or with --cut cut off. For each way it prints how many seconds later the
+others end their next step, how many seconds later a restarted program begins, and the
+ratio of the former to the first way's.
 """
 
 import argparse
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from elastic_bed import Bed, wait_until
 
@@ -26,25 +28,31 @@ LONGEST_S = 120.0
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
+
+folder, host = Path(sys.argv[1]), os.uname().nodename
+
+def note(name, line):
+    with open(folder / f"{name}-{host}-{os.getpid()}", "a") as file:
+        file.write(line + "\\n")
+
+note("begins", f"{time.monotonic()} 0")
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 torch.set_num_threads(1)
 model = torch.nn.Linear(1000, 100)
-folder = Path(sys.argv[1])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 
-def train(step, commit):
-    parallel = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+def train(network, size, step, commit):
     while True:
         optimizer.zero_grad()
-        parallel(torch.randn(8, 1000)).square().mean().backward()
+        network(torch.randn(8, 1000)).square().mean().backward()
         optimizer.step()
         step += 1
         commit(step)
-        with open(folder / f"steps-{os.uname().nodename}", "a") as file:
-            file.write(f"{time.monotonic()} {dist.get_world_size()}\\n")
+        note("steps", f"{time.monotonic()} {size}")
         time.sleep(0.01)
 """
 ELASTIC = """
@@ -60,7 +68,7 @@ def run(state):
     def commit(step):
         state.step = step
         state.commit()
-    train(state.step, commit)
+    train(DistributedDataParallel(model), dist.get_world_size(), state.step, commit)
 
 run(state)
 """
@@ -77,18 +85,42 @@ def commit(step):
         torch.save({"model": model.state_dict(), "step": step}, folder / "new.pt")
         os.replace(folder / "new.pt", path)
 
-train(step, commit)
+train(DistributedDataParallel(model), dist.get_world_size(), step, commit)
 """
-POPRUN = ["poprun", "--mpirun", "local", "--host", HOSTS, "-n", "3", "--nnodes", "1:3"]
+HOROVOD = """
+import horovod.torch as hvd
+hvd.init()
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+state = hvd.elastic.TorchState(model, optimizer, step=0)
+
+@hvd.elastic.run
+def run(state):
+    def commit(step):
+        state.step = step
+        state.commit()
+    train(model, hvd.size(), state.step, commit)
+
+run(state)
+"""
+POPRUN = ["poprun", "--mpirun", "local", "--host", HOSTS, "-n", "6", "--nnodes", "1:3"]
 POPRUN += ["--max-restarts", "3", "--grace", "1", "python3"]
-TORCHRUN = ["torchrun", "--nnodes", "1:3", "--nproc-per-node", "1"]
+TORCHRUN = ["torchrun", "--nnodes", "1:3", "--nproc-per-node", "2"]
 TORCHRUN += ["--max-restarts", "3", "--rdzv-backend", "c10d"]
 TORCHRUN += ["--rdzv-endpoint", "h0:29555", "--rdzv-id", "bench"]
 # By default, torchrun waits 30 seconds for more hosts once there are enough, and takes
 # a host for dead after 15 seconds of silence.
 QUICK = ["--rdzv-conf", "last_call_timeout=1,keep_alive_interval=1"]
+HOROVODRUN = ["-np", "6", "--min-np", "1", "-H", "h0:2,h1:2,h2:2"]
+HOROVODRUN += ["--network-interfaces", "eth0"]
+# By default, ranks wait 30 seconds for others that have detected the loss. The timeout
+# also limits how much later one rank may start than another.
+HOROVODRUN_WAITS = {
+    "horovodrun-quick": ["--gloo-timeout-seconds", "10"],
+    "horovodrun": [],
+}
 WAYS = {
     "poprun-in-process": (ELASTIC, POPRUN),
+    "poprun-horovod": (HOROVOD, POPRUN),
     "poprun-restart": (SNAPSHOTS, POPRUN),
     "torchrun-quick": (SNAPSHOTS, TORCHRUN + QUICK),
     "torchrun": (SNAPSHOTS, TORCHRUN),
@@ -103,58 +135,86 @@ class Way:
         self.program = PROGRAM + program
         self.seconds: list[float] = []
 
-    def measure(self, *, cut: bool) -> float:
-        """Return the seconds from the loss of a host to the next step of two."""
-        with Bed(hosts=3, shared_home=True) as bed:
+    def measure(self, *, cut: bool) -> str:
+        """Let a host be lost under the training, and return how it went on."""
+        with TemporaryFile("w+") as log, Bed(hosts=3, shared_home=True) as bed:
             folder = bed.front.path(FOLDER)
             folder.mkdir()
             (folder / "program.py").write_text(self.program)
             # torchrun has an agent on each host, which users start.
-            for host in bed.hosts if self.argv[0] == "torchrun" else [bed.front]:
+            launchers = [
                 host.start(
                     *(*self.argv, f"{FOLDER}/program.py", FOLDER),
                     env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
                 )
-            wait(lambda: len(steps(folder, 3, 0)) > 30, f"{self.name}: 3 hosts")
+                for host in (bed.hosts if self.argv[0] == "torchrun" else [bed.front])
+            ]
+
+            def wait(condition: Callable[[], bool], what: str) -> None:
+                wait_until(
+                    lambda: condition() or launchers[0].poll() is not None, LONGEST_S
+                )
+                if not condition():
+                    log.seek(0)
+                    output = "".join(log.readlines()[-20:])
+                    sys.exit(f"{self.name}: no steps of {what}; its output:\n{output}")
+
+            wait(lambda: len(times(folder, "steps", 6)) > 60, "3 hosts")
             lost_at = time.monotonic()
             if cut:
                 bed["h2"].link.cut()
             else:
                 bed["h2"].kill()
-            wait(lambda: bool(steps(folder, 2, lost_at)), f"{self.name}: 2 hosts")
-            return min(steps(folder, 2, lost_at)) - lost_at
+
+            def since(name: str, number: int) -> list[float]:
+                at = times(folder, name, number)
+                return sorted(one - lost_at for one in at if one > lost_at)
+
+            wait(lambda: bool(since("steps", 4)), "2 hosts")
+            self.seconds.append(since("steps", 4)[0])
+            begins = since("begins", 0)
+            begun = f", its program began after {begins[0]:.2f} s" if begins else ""
+            return f"{self.name}: {self.seconds[-1]:.2f} s{begun}"
 
 
-def wait(condition: Callable[[], bool], what: str) -> None:
-    if not wait_until(condition, LONGEST_S):
-        sys.exit(f"{what}: no step within {LONGEST_S} s")
-
-
-def steps(folder: Path, size: int, after: float) -> list[float]:
-    """Return when steps of so many processes have ended."""
-    times = []
-    for path in folder.glob("steps-*"):
+def times(folder: Path, name: str, number: int) -> list[float]:
+    """Return the times of the notes of this name with this number."""
+    found = []
+    for path in folder.glob(f"{name}-*"):
         # The last line may not be complete.
         for line in path.read_text().split("\n")[:-1]:
-            at, number = line.split()
-            if float(at) > after and int(number) == size:
-                times.append(float(at))
-    return times
+            at, noted = line.split()
+            if int(noted) == number:
+                found.append(float(at))
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--cut", action="store_true", help="Cut the host off.")
-    parser.add_argument("--ways", default=",".join(WAYS), help="Some of the ways.")
+    parser.add_argument(
+        "--horovodrun",
+        type=Path,
+        help="The program of a Horovod with torch and gloo, not below /root or /tmp.",
+    )
+    parser.add_argument("--ways", help="Some of the ways; by default all.")
     options = parser.parse_args()
-    ways = [Way(name, *WAYS[name]) for name in options.ways.split(",")]
+    known = dict(WAYS)
+    if options.horovodrun:
+        python = str(options.horovodrun.with_name("python3"))
+        for name, waits in HOROVODRUN_WAITS.items():
+            argv = [str(options.horovodrun), *HOROVODRUN, *waits, python]
+            known[name] = (HOROVOD, argv)
+    names = options.ways.split(",") if options.ways else list(known)
+    if unknown := set(names) - set(known):
+        parser.error(f"--ways names {unknown}, but the ways are {', '.join(known)}.")
+    ways = [Way(name, *known[name]) for name in names]
     for _ in range(options.turns):
         for way in ways:
-            way.seconds.append(way.measure(cut=options.cut))
-            print(f"{way.name}: {way.seconds[-1]:.2f} s", flush=True)
+            print(way.measure(cut=options.cut), flush=True)
     first = statistics.median(ways[0].seconds)
     for way in ways:
         median = statistics.median(way.seconds)

@@ -22,8 +22,8 @@ import psutil
 
 from poprun.vipu import liveness
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.leases import Holder
-from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.leases import Acquisition, Holder
+from poprun.vipu.model import PartitionRequest
 from poprun.vipu.rules import presets
 from poprun.vipu.rules.partition_rules import request_for_job
 
@@ -45,7 +45,7 @@ began = time.perf_counter()
 from poprun.vipu import liveness
 from poprun.vipu.rules import existing, routing
 from poprun.vipu.opening import open_inventory
-inventory = open_inventory(None, {"POPRUN_VIPU_INVENTORY": sys.argv[1]}, "h1")
+inventory = open_inventory(None, {"POPRUN_VIPU_INVENTORY": sys.argv[1]})
 inventory.ensure_cluster(8)
 inventory.list_partitions()
 inventory.close()
@@ -62,7 +62,8 @@ import os, sys, threading, time
 from poprun.vipu import liveness
 from poprun.vipu.client.server_inventory import ServerInventory
 from poprun.vipu.leases import Holder
-from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.leases import Acquisition
+from poprun.vipu.model import PartitionRequest
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.errors import NoSpaceError
 

@@ -9,7 +9,12 @@ the one before:
     kill, kill-two: kill instances; kill-newcomer: one, and the process in its place
     kill-shim, kill-guard, kill-agent: kill the supervisor of an instance or a host
     kill-host, cut: kill a host or cut it off; return: bring such a host back
+    kill-hosts: kill two hosts at once
     blink, cut-return: cut a host off for up to 2 or 12 seconds
+    drop: let the discovery script print a host no longer, and sometimes again later;
+        kill an instance meanwhile, or the host
+    part: two hosts reach poprun, but not each other, for up to 20 seconds
+    stop-poprun, stop-agent: stop poprun or an agent for up to 12 seconds
     stop, stop-host: stop an instance or a host for up to 8 seconds; stop-kill: and kill
         an instance meanwhile
     two: two harms at once that cost instances
@@ -25,6 +30,7 @@ At the end it prints how often each harm was done, and the times to the next rig
 """
 
 import argparse
+import itertools
 import signal
 import statistics
 import sys
@@ -41,6 +47,8 @@ LEAST = 2
 GOES_ON_S, ENDS_S, GONE_S = 60.0, 60.0, 20.0
 # A lost host is left alone for 20 seconds, after a second loss for 40.
 JOINS_S = 120.0
+# No host has it.
+NO_MAC = "02:00:00:00:ff:ff"
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
@@ -56,14 +64,18 @@ class ElasticRound(ChaosRound):
     def __init__(self, number: int, options: argparse.Namespace) -> None:
         super().__init__(number, options.seed)
         self.options = options
-        self.restarts = self.dice.choice((0, 0, 3))
+        drops = options.harm == "drop"
+        self.restarts = 3 if drops else self.dice.choice((0, 0, 3))
         words = ["--min-instances", str(LEAST), "--max-restarts", str(self.restarts)]
         words += ["--keep-going"] * (self.dice.random() < 0.15)
-        hosts = "h0" if self.dice.random() < 0.15 else "h0,h1,h2"
+        hosts = self.dice.choice(("h0,h1,h2", "h1,h0,h2"))
+        hosts = "h0" if self.dice.random() < 0.15 and not drops else hosts
+        # The hosts that a discovery script prints.
+        self.printed = hosts.split(",")
         self.story[0] += f" of seed {options.seed}: {' '.join(words)} --host {hosts}"
         self.job = ElasticBed()
         self.bed = self.job.bed
-        self.job.start(self.log, *words, hosts=hosts)
+        self.job.start(self.log, *words, hosts=hosts, by_script=self.restarts > 0)
         # The harms that were done; the processes that were killed or whose hosts may
         # be lost; and the hosts that cannot be reached.
         self.done: list[str] = []
@@ -252,6 +264,19 @@ class ElasticRound(ChaosRound):
     def _kill_host(self) -> bool | None:
         return self._lose_host(Host.kill, "killed")
 
+    def _kill_hosts(self) -> bool | None:
+        living = [p for p in self._living() if p.host is self.bed.front]
+        hosts = {p.host for p in self._living()} - {self.bed.front}
+        if len(living) < LEAST or len(hosts) < 2:
+            return None
+        self.story.append("both other hosts are killed")
+        for host in hosts:
+            self._doom_host(host)
+            self.unreachable.append(host.name)
+            host.kill()
+        self.done_at = time.monotonic()
+        return True
+
     def _cut(self) -> bool | None:
         return self._lose_host(lambda host: host.link.cut(), "cut off")
 
@@ -265,6 +290,9 @@ class ElasticRound(ChaosRound):
             time.sleep(self.dice.uniform(9 if lose == self._cut else 0, 12))
         name = self.unreachable.pop()
         self.story.append(f"{name} returns")
+        if name not in self.printed:
+            self.printed.append(name)
+            self.job.print_hosts(self.printed)
         if self.bed[name].namespaces.is_alive:
             self.bed[name].link.mend()
         else:
@@ -273,6 +301,29 @@ class ElasticRound(ChaosRound):
         # Without restarts, no host joins the job.
         self.must_join = name if self.restarts else ""
         return False
+
+    def _drop(self) -> bool | None:
+        """Let the script print a host no longer; its state must not be lost."""
+        host = self._choose_host()
+        if not self.restarts or host is None or len(self.printed) < 3:
+            return None
+        self.printed.remove(host.name)
+        self.job.print_hosts(self.printed)
+        what = self.dice.choice(("", "", "kill", "kill-host", "return"))
+        self.story.append(f"{host.name} is printed no longer; {what}")
+        self._doom_host(host)
+        self.done_at = time.monotonic()
+        time.sleep(self.dice.uniform(0, 3))
+        if what == "kill":
+            self._kill()
+        elif what == "kill-host":
+            self.unreachable.append(host.name)
+            host.kill()
+        elif what == "return":
+            # Perhaps before poprun has seen it.
+            self.printed.append(host.name)
+            self.job.print_hosts(self.printed)
+        return what != "return"
 
     def _blink(self, longest: float = 2) -> bool | None:
         if (host := self._choose_host()) is None:
@@ -289,6 +340,52 @@ class ElasticRound(ChaosRound):
 
     def _cut_return(self) -> bool | None:
         return self._blink(12)
+
+    def _part(self) -> bool | None:
+        """Let the hosts beside poprun's send each other nothing for some seconds."""
+        hosts = {p.host for p in self._living()}
+        others = hosts - {self.bed.front}
+        if len(hosts) < 3:
+            return None
+        seconds = self.dice.uniform(0.1, 20)
+        names = " and ".join(sorted(host.name for host in others))
+        self.story.append(f"{names} do not reach each other for {seconds:.1f} s")
+        pairs = list(itertools.permutations(others))
+        for host, peer in pairs:
+            neighbour = "replace", peer.address, "lladdr", NO_MAC, "nud", "permanent"
+            host.output("ip", "neighbour", *neighbour, "dev", "eth0")
+        time.sleep(seconds)
+        for host, peer in pairs:
+            host.output("ip", "neighbour", "del", peer.address, "dev", "eth0")
+        self.done_at = time.monotonic()
+        if seconds > 3:
+            # poprun takes one of them as lost.
+            for host in others:
+                self._doom_host(host)
+        return False
+
+    def _stop_poprun(self) -> bool | None:
+        seconds = self.dice.uniform(0.1, 12)
+        self.story.append(f"poprun is stopped for {seconds:.1f} s")
+        self.job.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.job.process.send_signal(signal.SIGCONT)
+        self.done_at = time.monotonic()
+        self.must_go_on = [p.name for p in self._living()]
+        return False
+
+    def _stop_agent(self) -> bool | None:
+        if (host := self._choose_host()) is None:
+            return None
+        agent = str(pids(host, "agent_entry.py")[0])
+        seconds = self.dice.uniform(0.1, 12)
+        self.story.append(f"the agent on {host.name} is stopped for {seconds:.1f} s")
+        host.run("kill", "-STOP", agent)
+        time.sleep(seconds)
+        host.run("kill", "-CONT", agent)
+        self.done_at = time.monotonic()
+        self.must_go_on = [p.name for p in self._living() if p.host is host]
+        return False
 
     def _stop(self, *, kills: bool = False) -> bool | None:
         living = self._living()
@@ -339,10 +436,15 @@ HARMS: dict[str, Callable[[ElasticRound], bool | None]] = {
     "kill-guard": ElasticRound._kill_guard,
     "kill-agent": ElasticRound._kill_agent,
     "kill-host": ElasticRound._kill_host,
+    "kill-hosts": ElasticRound._kill_hosts,
     "cut": ElasticRound._cut,
     "return": ElasticRound._return,
+    "drop": ElasticRound._drop,
     "blink": ElasticRound._blink,
     "cut-return": ElasticRound._cut_return,
+    "part": ElasticRound._part,
+    "stop-poprun": ElasticRound._stop_poprun,
+    "stop-agent": ElasticRound._stop_agent,
     "stop": ElasticRound._stop,
     "stop-kill": ElasticRound._stop_kill,
     "stop-host": ElasticRound._stop_host,

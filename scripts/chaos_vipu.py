@@ -30,7 +30,7 @@ from poprun.vipu.client.server_inventory import ServerInventory
 from poprun.vipu.errors import VipuError
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.requests import PartitionRequest
+from poprun.vipu.model import PartitionRequest
 from poprun.vipu.rules import numbering, presets
 
 # A job that is asked to end must end within this time, and all it held be free.
@@ -57,7 +57,7 @@ where, inventory, seconds, _ = sys.argv[1:]
 
 def partition():
     server = find_server(os.environ)
-    opened = open_inventory(server, os.environ, os.uname().nodename, 5)
+    opened = open_inventory(server, os.environ, 5)
     return opened.get_partition(os.environ["IPUOF_VIPU_API_PARTITION_ID"])
 
 for attempt in range(20):

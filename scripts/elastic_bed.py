@@ -6,7 +6,7 @@ Each member adds up numbers of its own in each step, and writes a line about it.
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -169,15 +169,35 @@ class ElasticBed:
         self.program = f"{FOLDER}/program.py"
         self.sums = Sums(self.folder)
 
-    def start(self, log: int, *options: str, hosts: str = "h0,h1,h2") -> None:
-        """Start poprun with a job of SIZE instances on these hosts."""
+    def start(
+        self,
+        log: int,
+        *options: str,
+        hosts: str = "h0,h1,h2",
+        by_script: bool = False,
+    ) -> None:
+        """Start poprun with a job of SIZE instances on these hosts.
+
+        Args:
+            by_script: Whether a discovery script prints them.
+        """
+        self.print_hosts(hosts.split(","))
+        named = ("--host", hosts)
+        if by_script:
+            named = ("--host-discovery-script", f"cat {FOLDER}/hosts")
         self.process = self.bed.front.start(
-            *("poprun", "--mpirun", "local", "--host", hosts, "-n", str(SIZE)),
+            *("poprun", "--mpirun", "local", *named, "-n", str(SIZE)),
             *("--events", f"{FOLDER}/events", "--grace", "1", *options),
             *("python3", self.program, FOLDER),
             stdout=log,
             stderr=log,
         )
+
+    def print_hosts(self, names: Iterable[str]) -> None:
+        """Let the discovery script print these hosts from now on."""
+        draft = self.folder / "draft"
+        draft.write_text("\n".join(names))
+        draft.rename(self.folder / "hosts")
 
     def __enter__(self) -> Self:
         return self

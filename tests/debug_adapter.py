@@ -6,16 +6,17 @@ import socket
 import time
 from typing import Any
 
+from tests.host_jobs import free_port
+
 
 def free_ports(count: int) -> int:
     """Return the first of several ports in a row that nothing uses."""
     while True:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            first: int = server.getsockname()[1]
+        first = free_port()
         try:
-            for port in range(first, first + count):
+            for port in range(first + 1, first + count):
                 socket.create_server(("127.0.0.1", port)).close()
-        except (OSError, OverflowError):
+        except OSError:
             continue
         return first
 

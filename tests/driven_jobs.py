@@ -19,8 +19,8 @@ from poprun.output.router import OutputRouter
 from poprun.output.routes import Routes
 from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.guard_start import StartedGuard
+from poprun.supervise.job_state import Phase
 from poprun.supervise.mpirun_process import MpirunProcess
-from poprun.supervise.stopping import Phase
 from poprun.supervise.supervisor import Supervisor
 from poprun.wire import protocol
 from poprun.wire.channel import Channel, connect
@@ -153,6 +153,7 @@ class Driven:
             specs=[
                 protocol.pack(protocol.SPEC, b"spec %d" % rank) for rank in range(size)
             ],
+            host_names=["here"] * size,
             **job,  # type: ignore[arg-type]
         )
         self.told: list[Event] = []

@@ -2,9 +2,10 @@
 
     elastic_program.py FOLDER
 
-It makes steps until there is a file "stop" in the folder. In a step each member makes a
-file with the numbers of the generation, the step and its rank, and waits for those of
-all others, or until one of them has ended. The number of steps is kept in the folder.
+It makes steps until there is a file "stop" in the folder. One that is started again
+joins once the others have gone on without it. In a step each member makes a file with
+the numbers of the generation, the step and its rank, and waits for those of all others,
+or until one of them has ended. The number of steps is kept in the folder.
 """
 
 import json
@@ -19,7 +20,7 @@ ELASTIC, REFORM = 46, 47
 STEP_S = 0.02
 # The number of steps of a job that is done.
 DONE = 1 << 30
-KNOWN, CHANGE, REFORMED, REFUSED = 63, 64, 65, 66
+KNOWN, CHANGE, REFORMED, REFUSED, LEFT = 63, 64, 65, 66, 67
 
 
 def pack(kind: int, *fields: bytes) -> bytes:
@@ -74,12 +75,14 @@ class Poprun:
     def reform(self, generation: int) -> int:
         """Wait for the next generation, and return its number."""
         ports = (b"%d" % free_port() for _ in range(2))
-        self.sock.sendall(pack(REFORM, b"%d" % generation, *ports))
+        self.sock.sendall(pack(REFORM, b"%d" % generation, *ports, b""))
         kind, field = self.receive()
         # What came before the answer is no change of the new generation.
         self.changes.clear()
         if kind == REFUSED:
             sys.exit(f"refused: {field.decode()}")
+        if kind == LEFT:
+            sys.exit(f"left: {field.decode()}")
         assert kind == REFORMED, kind
         value = json.loads(field)
         for name, text in value["environ"].items():
@@ -117,6 +120,15 @@ def is_over(folder: Path, generation: int) -> bool:
     return bool(ended()) or (folder / f"left-{name_of(generation)}").exists()
 
 
+def has_gone_on(folder: Path, generation: int) -> bool:
+    """Return whether the members have left a generation in which one has ended."""
+    # The variable names the file of generation 0.
+    name = os.environ["POPDIST_ENDED_INSTANCES"] + (f"-{generation}" * (generation > 0))
+    begun = folder.glob(f"begun-{os.environ['POPDIST_RESTART_COUNT']}-*")
+    numbers = (int(path.name.rpartition("-")[2]) for path in begun)
+    return not Path(name).exists() or any(number > generation for number in numbers)
+
+
 def step(folder: Path, generation: int, number: int) -> bool:
     """Make a step, and return whether all members were there."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -139,18 +151,23 @@ def main() -> None:
         sys.exit(poprun.known["refusal"])
     generation: int = poprun.known["generation"]
     if joins:
+        while not has_gone_on(folder, generation):
+            time.sleep(0.01)
         generation = poprun.reform(generation)
     pid = folder / f"pid-{index}.new"
     pid.write_text(str(os.getpid()))
     pid.rename(folder / f"pid-{index}")
     counter = folder / "steps"
     while True:
+        (folder / f"begun-{name_of(generation)}").touch()
         # The state of the job: what all have reached.
         number = read(counter)
         if number >= DONE:
             break
         time.sleep(STEP_S)
-        if "added" in poprun.look() or not step(folder, generation, number):
+        if {"added", "leaves"} & {*poprun.look()} or not step(
+            folder, generation, number
+        ):
             (folder / f"left-{name_of(generation)}").touch()
             generation = poprun.reform(generation)
             continue

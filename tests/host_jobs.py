@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from popdist.environment import INSTANCES_PER_HOST, LINKS
 from poprun.mpirun.identify import detect
-from poprun.popctl.machine_checks import mpich_segments, unmapped_segments
+from poprun.popctl.machine_checks import mpich_segments, unused_segments
 from tests import jobs
 from tests.jobs import ROOT
 
@@ -35,16 +35,14 @@ from popdist.engine.spec import reference
 from popdist.errors import PopdistError
 
 def fail(call):
-    "Make a call that fails, and print the error with how long it took."
-    began = time.monotonic()
+    "Make a call that fails, and print the error."
     try:
         call()
     except PopdistError as error:
         lost = getattr(error, "instances", ())
-        waited = time.monotonic() - began
         print(f"{type(error).__name__}{lost or ''}: {error}")
-        return waited
-    print("no error")
+    else:
+        print("no error")
 """
 
 
@@ -204,10 +202,13 @@ def free_port() -> int:
     """Return a port at which nothing listens.
 
     It is below those that the kernel chooses from, by default 32768 and higher: another
-    test may open thousands of connections before the port is used.
+    test may open thousands of connections before the port is used. Each worker of
+    pytest has ports of its own, because nothing listens there until a test uses them.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 20_000 + worker % 10 * 1000
     while True:
-        port = 20_000 + secrets.randbelow(10_000)
+        port = first + secrets.randbelow(1000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
 
@@ -250,21 +251,21 @@ def _segments() -> set[Path]:
 
 
 def _remove_segments(segments: set[Path]) -> None:
-    """Remove those that no process has in its memory, as poprun does after its jobs.
+    """Remove those that no process uses, as poprun does after its jobs.
 
-    MPICH leaves them when a process ends while MPI starts. One that is killed may still
-    be ending. Jobs of other tests map theirs as soon as they have made them.
+    MPICH leaves them when a process ends while MPI starts. One that is killed may be
+    ending for long on a busy machine. Jobs of other tests use theirs until they end,
+    and one that makes its file now may be seen with it only by a second look.
     """
-    unmapped_before: set[Path] = set()
-    for _ in range(6):
-        unmapped = segments & set(map(Path, unmapped_segments()))
-        for segment in unmapped & unmapped_before:
+    unused_before: set[Path] = set()
+    until = time.monotonic() + 60
+    while segments and time.monotonic() < until:
+        unused = segments.intersection(map(Path, unused_segments()))
+        for segment in unused & unused_before:
             segment.unlink(missing_ok=True)
-        segments -= unmapped & unmapped_before
-        if not segments:
-            return
-        unmapped_before = unmapped
-        time.sleep(0.3)
+        segments = segments & _segments()
+        unused_before = unused
+        time.sleep(0.1)
 
 
 def _library(mpirun: str) -> dict[str, str]:

@@ -9,7 +9,11 @@ class Notebook:
     def __init__(self, poprun: Poprun) -> None:
         from jupyter_client.manager import KernelManager
 
-        self._manager = KernelManager(kernel_name="python3")
+        # No TCP ports: others could use them before the kernel does.
+        sockets = str(poprun.directory / "kernel")
+        self._manager = KernelManager(
+            kernel_name="python3", transport="ipc", ip=sockets
+        )
         self._manager.start_kernel(env=poprun.environ, cwd=str(poprun.directory))
         self._client = self._manager.client()
         self._client.start_channels()

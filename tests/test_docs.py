@@ -13,7 +13,7 @@ import popdist
 import poprun
 from poprun.options import grammar
 from poprun.options.table import BY_NAME, BY_SHORT
-from poprun.reach import ssh_failures
+from poprun.reach.connections import ssh_failures
 from poprun.result import hints
 
 ROOT = Path(__file__).parent.parent

@@ -11,11 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+from conftest import wait_for
+
 from poprun.vipu import liveness
+from poprun.vipu.client.connection import _Exchange
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.client.server_inventory import ServerInventory
-from poprun.vipu.leases import Holder
-from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.leases import Acquisition, Holder
+from poprun.vipu.model import PartitionRequest
 
 COMMAND = [sys.executable, "-m", "poprun.vipu.server.serve"]
 
@@ -137,6 +141,21 @@ def answering(behave: Callable[[socket.socket], None]) -> Iterator[ServerAddress
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join()
+
+
+def count_timeout_from_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a client have all the time that it needs to begin a request."""
+    join = _Exchange.join
+
+    def join_once_connected(exchange: _Exchange, timeout_s: float) -> None:
+        connection = exchange._connection
+        wait_for(
+            lambda: connection.sock is not None or not exchange.is_alive(),
+            "the connection",
+        )
+        join(exchange, timeout_s)
+
+    monkeypatch.setattr(_Exchange, "join", join_once_connected)
 
 
 def http(status: int, body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Jobs whose instances go on when others end, and with others that join them.
+"""Elastic jobs: instances go on when others end, and take in those that join.
 
 poprun must have started the job with --mpirun local and --min-instances. Then instances
 that live on when others die raise PeerLostError, and each of them calls reform(). It
@@ -10,11 +10,17 @@ members have committed.
 from popdist.elastic.reforming import generation, members_changed, reform, refusal
 from popdist.elastic.repeating import run
 from popdist.elastic.state import Kept, State
-from popdist.errors import ElasticError, MembersChangedError, PeerLostError
+from popdist.errors import (
+    ElasticError,
+    LeftJobError,
+    MembersChangedError,
+    PeerLostError,
+)
 
 __all__ = [
     "ElasticError",
     "Kept",
+    "LeftJobError",
     "MembersChangedError",
     "PeerLostError",
     "State",

@@ -20,6 +20,9 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: BytesIO, buffers: list[NDArray[np.uint8]]) -> None:
         self._buffers = buffers
+        # By address and length: tensors that are views of one storage stay so.
+        # Any: only a process that has tensors imports torch.
+        self._storages: dict[tuple[int, int], Any] = {}
         super().__init__(file, protocol=5, buffer_callback=self._take)
 
     def _take(self, buffer: pickle.PickleBuffer) -> bool:
@@ -32,32 +35,44 @@ class _Pickler(pickle.Pickler):
 
     # Any: objects of all types are pickled.
     def reducer_override(self, obj: Any) -> Any:
-        """Reduce a tensor to its memory, as numpy does with arrays."""
+        """Reduce a tensor to its storage, and that to an array."""
         torch = sys.modules.get("torch")
-        if torch is None or type(obj) not in (torch.Tensor, torch.nn.Parameter):
+        if torch is None:
+            return NotImplemented
+        if type(obj) is torch.UntypedStorage and obj.device.type == "cpu":
+            return _storage_of, (torch.empty(0, dtype=torch.uint8).set_(obj).numpy(),)
+        if type(obj) not in (torch.Tensor, torch.nn.Parameter):
             return NotImplemented
         if obj.layout != torch.strided or obj.device.type != "cpu":
             return NotImplemented
-        if obj.is_quantized or obj.is_complex() or not obj.numel():
+        if obj.is_quantized or obj.is_conj() or obj.is_neg():
             return NotImplemented
-        data = obj.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        storage = obj.untyped_storage()
+        # All empty storages have one address, but may grow, and share nothing then.
+        if not storage.nbytes():
+            return NotImplemented
+        key = storage.data_ptr(), storage.nbytes()
+        storage = self._storages.setdefault(key, storage)
+        view = obj.storage_offset(), tuple(obj.shape), obj.stride()
         is_parameter = type(obj) is torch.nn.Parameter
-        shape, needs_grad = tuple(obj.shape), obj.requires_grad
-        buffer = pickle.PickleBuffer(data)
-        return _tensor_of, (buffer, obj.dtype, shape, needs_grad, is_parameter)
+        # The dtype first: the process that reads it may not have imported torch.
+        return _tensor_of, (obj.dtype, storage, view, obj.requires_grad, is_parameter)
 
 
-# Any: only a process that has tensors imports torch.
+def _storage_of(memory: NDArray[np.uint8]) -> Any:
+    return sys.modules["torch"].from_numpy(memory).untyped_storage()
+
+
 def _tensor_of(
-    data: Any, dtype: Any, shape: Sequence[int], needs_grad: bool, is_parameter: bool
+    dtype: Any,
+    storage: Any,
+    view: tuple[int, Sequence[int], Sequence[int]],
+    needs_grad: bool,
+    is_parameter: bool,
 ) -> Any:
     """Return the tensor that _Pickler has reduced."""
-    # The pickled dtype has imported it.
     torch = sys.modules["torch"]
-    # The pickle's own bytes cannot be written.
-    if memoryview(data).readonly:
-        data = bytearray(data)
-    tensor = torch.frombuffer(data, dtype=dtype).reshape(shape)
+    tensor = torch.empty(0, dtype=dtype).set_(storage, *view)
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad=needs_grad)
     return tensor.requires_grad_(needs_grad)
@@ -81,7 +96,7 @@ def broadcast_object(group: Group, make: Callable[[], Any], root: int) -> Any:
     sizes = np.array([len(buffer) for buffer in buffers], np.int64)
     data = np.frombuffer(file.getbuffer(), np.uint8)
     lengths = np.array([len(data), len(sizes)], np.int64)
-    # Any: each array has a dtype of its own.
+    # Any: the arrays have different dtypes.
     arrays: list[NDArray[Any]] = [lengths, sizes, data, *buffers]
     for array in arrays:
         group.broadcast(array, root)

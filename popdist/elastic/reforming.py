@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from popdist.errors import ElasticError, MembersChangedError, PeerLostError
-from popdist.generations import ADDED, GENERATIONS, LOST
+from popdist.generations import GENERATIONS, LOST
 from popdist.session import STATE
 
 
@@ -16,22 +16,31 @@ def reform() -> None:
     All living instances of the job must call it; it blocks until they have. Existing
     groups, and calls under way in other threads, raise errors from then on. Afterwards
     the place of this process in the job has changed: os.environ and popdist's functions
-    have the new one, and new groups are among the new members.
+    have the new one, and new groups are among the new members. Calls of several threads
+    at the same time count as one.
 
     If another instance ends meanwhile, the next call of a group raises PeerLostError,
     and reform() may be called again.
 
     Raises:
+        LeftJobError: This instance has left the job with its host.
         ElasticError: The job cannot re-form, or poprun has refused to go on.
         CollectiveTimeoutError: Other instances have not called it in time.
         GroupUnusableError: This process has finalised the backend, or was forked.
-        RuntimeError: The caller is a callback of a call under way.
+        RuntimeError: The caller is a callback of a call under way, or the handler of a
+            signal that has interrupted reform() in the same thread.
     """
     GENERATIONS.check(os.environ)
-    with GENERATIONS.reforming:
-        timeout = STATE.settings.timeout
-        STATE.leave()
-        GENERATIONS.reform(os.environ, timeout, STATE.begin)
+    present = GENERATIONS.current
+
+    def reform_once() -> None:
+        # Another thread may have done so meanwhile.
+        if GENERATIONS.current == present:
+            timeout = STATE.settings.timeout
+            silent = STATE.leave()
+            GENERATIONS.reform(os.environ, timeout, STATE.begin, silent)
+
+    GENERATIONS.alone(reform_once)
 
 
 def generation() -> int:
@@ -67,7 +76,7 @@ def check_members(members: tuple[int, ...] | None = None) -> None:
         members: The instances that call it; by default all members.
 
     Raises:
-        MembersChangedError: Instances are to join the job; on all members.
+        MembersChangedError: Instances are to join or leave the job; on all members.
         PeerLostError: Instances have ended.
         ElasticError: Only some members can re-form; on all members.
     """
@@ -77,7 +86,7 @@ def check_members(members: tuple[int, ...] | None = None) -> None:
     change = None if why else GENERATIONS.pending()
     if change is not None and change.kind == LOST:
         raise PeerLostError(change.why)
-    is_told = change is not None and change.kind == ADDED
+    is_told = change is not None
     group = STATE.group("replicas", members or STATE.job.members)
     flags = group.all_reduce(np.array([is_told, bool(why), not why]), "max")
     is_one_told, one_cannot, one_can = flags.tolist()
@@ -86,7 +95,7 @@ def check_members(members: tuple[int, ...] | None = None) -> None:
     check_refusals([one_cannot, not one_can])
     if is_one_told:
         raise MembersChangedError(
-            change.why if change else "poprun has told another instance of new members."
+            change.why if change else "poprun has told another instance of a change."
         )
 
 

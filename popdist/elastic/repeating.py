@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from functools import wraps
+from time import sleep
 from typing import Concatenate, ParamSpec, TypeVar
 
 from popdist.elastic.reforming import reform, refusal
@@ -40,14 +41,15 @@ S = TypeVar("S", bound=State)
 def run(
     function: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[S, P], T]:
-    """Return a function that calls this one again when instances end or join.
+    """Return a function that calls this one again when instances end, join or leave.
 
     Its first argument is a State. Before each call, the State is synchronised. If
     instances end while the function runs, the State is restored to its last commit and
-    the others re-form; if instances join, commit() raises MembersChangedError, and all
-    re-form. Then the function is called again, until it returns. It continues where the
-    State is. It makes groups, process groups of torch and samplers itself, because
-    those of an earlier call have other members.
+    the others re-form; if instances join or are to leave, commit() raises
+    MembersChangedError, and all re-form. Then the function is called again, until it
+    returns. It continues where the State is. It makes groups, process groups of torch
+    and samplers itself, because an earlier call's groups have other members. On a host
+    that has left the job, LeftJobError is raised instead.
 
     An error that does not name a loss counts as one if poprun tells of a loss within a
     second, and is logged with its traceback. Where the job cannot re-form, errors pass.
@@ -81,7 +83,7 @@ def run(
                 state.restore()
             try:
                 reform()
-            except ElasticError as refused:
+            except (ElasticError, CollectiveTimeoutError) as refused:
                 raise refused from lost
 
     return run_again
@@ -90,16 +92,22 @@ def run(
 def means_loss(error: Exception) -> bool:
     """Return whether an error counts as a loss.
 
-    Other libraries, such as gloo, raise errors that do not tell what has happened. They
-    count if poprun tells of a loss, which may take a moment longer than the error.
-    Errors of popdist's checks do not count.
+    The errors of other libraries, such as gloo, do not name the cause. They count if
+    poprun tells of a loss, which may take a moment longer than the error. Errors of
+    popdist's checks do not count.
     """
     if is_loss(error):
         return True
     for cause in _causes(error):
         if isinstance(cause, PopdistError) and not isinstance(cause, _MAY_FOLLOW_LOSS):
             return False
-    return GENERATIONS.await_loss(_TOLD_SECONDS)
+    if GENERATIONS.await_loss(_TOLD_SECONDS):
+        return True
+    # Others that have the same error a little later must not take the end of this
+    # instance for its cause.
+    if not refusal():
+        sleep(_TOLD_SECONDS)
+    return False
 
 
 def is_loss(error: BaseException) -> bool:

@@ -37,7 +37,7 @@ class Kept:
         return True
 
     def content(self) -> Any:
-        """Return what describes the object, which can be pickled and copied.
+        """Return a description of the object that can be pickled and copied.
 
         It may refer to the memory of the object.
         """
@@ -114,7 +114,7 @@ class State:
         All members must call it at the same point of their loops.
 
         Raises:
-            MembersChangedError: Instances are to join the job; on all members.
+            MembersChangedError: Instances are to join or leave; on all members.
             PeerLostError: Instances have ended.
         """
         self._save(self._number + 1)
@@ -129,15 +129,15 @@ class State:
 
         Without one, they get the values of the last sync(), or of the beginning.
         """
-        for name, content in self._saved.items():
-            self._kept[name].load(copy.deepcopy(content))
+        for name, content in copy.deepcopy(self._saved).items():
+            self._kept[name].load(content)
 
     def sync(self) -> None:
         """Give the objects, on all members, the values of one member, and commit these.
 
-        All members must call it. The values are those of the member with the newest
-        commit among those that have had the state of the job; of several with that
-        commit, the one with the lowest rank.
+        All members must call it. Among the members that have had the state of the job,
+        the one with the newest commit sends its values, and the one with the lowest
+        rank if there are several.
 
         Raises:
             MismatchError: The members have objects of other names.
@@ -149,7 +149,7 @@ class State:
         rows = np.array(group.all_gather(np.array(own, np.int64))).tolist()
         check_refusals([refused for refused, *_ in rows])
         sources = [(has_state, number) for _, has_state, number in rows]
-        # Those that have just joined have initial values, whatever their commits.
+        # Members that have just joined have initial values, whatever their commits.
         has_state, newest = newest_source = max(sources)
         if not has_state:
             raise ElasticError(LOST_STATE)

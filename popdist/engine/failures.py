@@ -112,7 +112,7 @@ def explain(
             return PeerLostError(
                 f"Instance {concerned} has not answered for {silence} s, while "
                 f"instance {finder} needed it for {call}. Its host or the network to "
-                "it has failed, or stood still: check both, and start the job again.",
+                "it has failed, or stood still: check both.",
                 (instances[about],),
             )
         case Status.PEER_LOST:

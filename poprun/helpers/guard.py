@@ -31,8 +31,6 @@ from poprun.helpers.job_files import (
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
 
-# How often to look for new files if the kernel may not report them.
-_UNWATCHED_LOOK_S = 0.05
 # The shims detect poprun's end themselves, and give their programs this long to end.
 SHIM_GRACE_S = 1.0
 # A process that lives after so long waits for a disk or a network, and dies then.
@@ -100,12 +98,8 @@ class Guard:
         """Serve poprun until it asks to finish, or is gone."""
         ended = self._watch_poprun()
         while self._served:
-            wait = None
-            if self._leftovers.has_unclaimed:
-                wait = processes.LOOK_AGAIN_S * 1000
-            elif self._leftovers.is_unwatched:
-                wait = _UNWATCHED_LOOK_S * 1000
-            for descriptor, _ in self._poll.poll(wait):
+            wait = self._leftovers.look_again_s()
+            for descriptor, _ in self._poll.poll(wait and wait * 1000):
                 if descriptor == self._wake:
                     os.read(self._wake, 4096)
                     self._reap()

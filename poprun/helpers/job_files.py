@@ -16,8 +16,11 @@ from _collections_abc import Iterable, Iterator, Mapping  # os has imported it a
 from poprun.helpers import own_process, processes
 from poprun.helpers.end_actions import EndActions, RemovePath
 
-# The kernel reports a file an instant before the process that makes it has it open.
-OPEN_TIMEOUT_S = 0.1
+# The kernel reports a file an instant before the process that makes it has it open, and
+# on a busy machine that instant can be long.
+OPEN_TIMEOUT_S = 10.0
+# How often to look for new files if the kernel may not report them.
+_UNWATCHED_LOOK_S = 0.05
 # Two numbers of 4 bytes, one that is not needed, and the length of the name.
 _EVENT = 16
 
@@ -32,6 +35,7 @@ class Leftovers:
         self.descriptor = -1
         self._prefixes: tuple[bytes, ...] = ()
         self._directories: dict[int, bytes] = {}
+        # The files that may still prove to be this job's, and when they were found.
         self._unclaimed: dict[bytes, float] = {}
         # The files that no process of the job had open in time.
         self._dismissed: set[bytes] = set()
@@ -81,7 +85,7 @@ class Leftovers:
 
     def _check(self, path: bytes) -> None:
         if path.startswith(self._prefixes) and path not in self.paths:
-            self._unclaimed[path] = time.monotonic() + OPEN_TIMEOUT_S
+            self._unclaimed[path] = time.monotonic()
 
     @property
     def is_unwatched(self) -> bool:
@@ -93,16 +97,27 @@ class Leftovers:
         """Whether there are files that may still prove to be this job's."""
         return bool(self._unclaimed)
 
+    def look_again_s(self) -> float | None:
+        """Return how long to wait for the next look, None if none is needed.
+
+        The time between looks at an unclaimed file doubles: most are of other jobs.
+        """
+        waits = [_UNWATCHED_LOOK_S] if self.is_unwatched else []
+        if self._unclaimed:
+            since_newest = time.monotonic() - max(self._unclaimed.values())
+            waits.append(max(processes.LOOK_AGAIN_S, since_newest))
+        return min(waits, default=None)
+
     def claim(self, pids: Iterable[int]) -> list[bytes]:
         """Return the unclaimed files that these processes have open."""
         opened = {path for pid in pids for path in open_files(pid)}
         claimed = [path for path in self._unclaimed if path in opened]
         self.paths += claimed
         now = time.monotonic()
-        for path, limit in list(self._unclaimed.items()):
+        for path, found_at in list(self._unclaimed.items()):
             if path in opened:
                 del self._unclaimed[path]
-            elif now >= limit:
+            elif now >= found_at + OPEN_TIMEOUT_S:
                 del self._unclaimed[path]
                 self._dismissed.add(path)
         return claimed

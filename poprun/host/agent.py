@@ -1,9 +1,9 @@
 """The agent: runs on another host of a job, and is to its shims what poprun is here.
 
-poprun starts it by a command such as ssh, whose stdin and stdout are the connection.
-It answers poprun's questions about its host, then serves the instances of that host.
-All of their processes descend from it: when poprun or its host is gone, it ends them,
-undoes what the job has made here, and ends itself.
+poprun starts it by a command such as ssh. The stdin and stdout of the command are the
+connection. It answers poprun's questions about its host, then serves the instances of
+that host. All of their processes descend from it: when poprun or its host is gone, it
+ends them, undoes what the job has made here, and ends itself.
 """
 
 import os
@@ -25,12 +25,12 @@ from poprun.mpirun.find import find_mpirun
 from poprun.output import waiter
 from poprun.output.waiter import READ, WRITE, Interest
 from poprun.plan.directories import check_directory
-from poprun.reach.caller import SSH_CONNECTION, Caller, find_caller
-from poprun.reach.facts import own_facts
-from poprun.reach.out_of_memory import read_host
-from poprun.reach.program import find_program
-from poprun.reach.silence import Silence
-from poprun.reach.temporary_directories import (
+from poprun.reach.connections.caller import SSH_CONNECTION, Caller, find_caller
+from poprun.reach.connections.silence import Silence
+from poprun.reach.own_host.facts import own_facts
+from poprun.reach.own_host.out_of_memory import read_host
+from poprun.reach.own_host.program import find_program
+from poprun.reach.own_host.temporary_directories import (
     private_directory_places,
     temporary_failure,
 )
@@ -164,7 +164,7 @@ class HostAgent:
             self._job.receive(kind, values)
 
     def _answer(self, question: Callable[[], bytes], consequence: str = "") -> None:
-        """Send the message that a function returns, or the error that it raises.
+        """Send the message that a function returns, or its error.
 
         Args:
             consequence: The beginning of the sentence about an error of the kernel.

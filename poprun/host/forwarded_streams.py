@@ -96,7 +96,7 @@ class ForwardedInput:
         self._sinks: dict[int, DescriptorSink] = {}
         # By instance: bytes that it has not taken yet.
         self._pending: dict[int, bytes] = {}
-        # The instances whose input ends after the pending bytes.
+        # The instances that get no more input after the pending bytes.
         self._ending: set[int] = set()
 
     def descriptor_for(self, rank: int) -> int | None:

@@ -37,8 +37,8 @@ class ClockReading:
 class HostLink(LoopPart, Protocol):
     """One machine with instances of the job. No method waits.
 
-    Times in events are on poprun's clock, because failures are ordered by them: for a
-    host with a clock of its own, it is the time when the event arrived.
+    Times in events are on poprun's clock, because failures are ordered by them. Events
+    of another host get the time when they arrive.
     """
 
     @property

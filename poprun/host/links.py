@@ -4,7 +4,7 @@ import base64
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Protocol
 
 from popdist import environment as env
@@ -17,7 +17,7 @@ from poprun.host.remote_shells import RemoteShells
 from poprun.host_specs import name_for_mpirun
 from poprun.job.values import CommonJob, HostJob, Job
 from poprun.plan.values import Plan
-from poprun.reach.agent_connection import AgentConnection
+from poprun.reach.connections.agent_connection import AgentConnection
 from poprun.reach.hosts import Preflights
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
@@ -57,23 +57,18 @@ def open_links(
     Raises:
         LaunchError: A host cannot run instances.
     """
-    ranks = range(len(plan.assignments))
-    local: list[int] = []
+    local: Sequence[int] = ()
     remote: list[RemoteHost] = []
     shells = RemoteShells(is_in_slurm=job.is_in_slurm, is_unique=not job.has_mpi)
     for index, host in enumerate(plan.request.hosts):
         connection = preflights[host].connection
-        on_host = [rank for rank in ranks if plan.topology.host_of(rank) == index]
         if connection is None:
-            local = on_host
+            local = plan.topology.ranks_on(index)
             shells.local_name = name_for_mpirun(host)
-            continue
-        part = _part_of(job, plan, host.name, on_host, call)
-        specs = [job.specs[rank] for rank in part.ranks]
-        shims = _shim_commands(plan, on_host)
-        link = RemoteHost(connection, part, specs, job.devices, shims)
-        shells.hosts[name_for_mpirun(host)] = link
-        remote.append(link)
+        else:
+            link = _remote_host(job, plan, index, connection, call)
+            shells.hosts[name_for_mpirun(host)] = link.commands
+            remote.append(link)
     handlers = {protocol.REMOTE_SHELL: shells.handler()} if remote else {}
     part = _part_of(job, plan, here, local, b"")
     specs = [job.specs[rank] for rank in local]
@@ -93,11 +88,7 @@ def open_links(
 
 
 def join_link(
-    job: Job,
-    plan: Plan,
-    index: int,
-    connection: AgentConnection,
-    call: bytes,
+    job: Job, plan: Plan, index: int, connection: AgentConnection, call: bytes
 ) -> RemoteHost:
     """Return the link to a host that joins a running attempt.
 
@@ -107,22 +98,28 @@ def join_link(
         job: The job as this host gets it.
         index: The number of the host in the plan.
     """
-    ranks = [
-        r for r in range(len(plan.assignments)) if plan.topology.host_of(r) == index
-    ]
-    part = _part_of(job, plan, plan.request.hosts[index].name, ranks, call)
-    specs = [newcomers_spec(job.specs[rank]) for rank in ranks]
-    link = RemoteHost(
-        connection, part, specs, shims=_shim_commands(plan, ranks), joins=True
-    )
+    specs = [newcomers_spec(spec) for spec in job.specs]
+    job = replace(job, specs=specs)
+    link = _remote_host(job, plan, index, connection, call, joins=True)
     link.begin()
     return link
 
 
-def _shim_commands(plan: Plan, ranks: Sequence[int]) -> dict[int, bytes]:
-    """Return the command that starts the shim of each of some instances."""
+def _remote_host(
+    job: Job,
+    plan: Plan,
+    index: int,
+    connection: AgentConnection,
+    call: bytes,
+    *,
+    joins: bool = False,
+) -> RemoteHost:
+    ranks = plan.topology.ranks_on(index)
+    part = _part_of(job, plan, plan.request.hosts[index].name, ranks, call)
+    specs = [job.specs[rank] for rank in ranks]
     shim = (*PYTHON, "shim", plan.attempt.name, env.CONTROL)
-    return {rank: shlex.join((*shim, str(rank))).encode() for rank in ranks}
+    shims = {rank: shlex.join((*shim, str(rank))).encode() for rank in ranks}
+    return RemoteHost(connection, part, specs, job.devices, shims, joins=joins)
 
 
 def _part_of(
@@ -135,14 +132,14 @@ def _part_of(
     first = min(ranks, default=0)
     environment = job.mpirun_environment
     for_daemons = ((n, environment.get(os.fsencode(n))) for n in FOR_DAEMONS)
-    # The guard there ends what has the mark. It may find out late that its part of the
-    # job is over, when the host takes part again with another control socket.
+    # The guard there ends the processes with the mark. It may detect late that its part
+    # of the job is over, when the host takes part again with another control socket.
     mark = f"{env.CONTROL}={job.control}"
     return HostJob(
         **common | {"mark": mark},
         merge_stderr=job.routes.merged,
         name=name,
-        ranks=ranks,
+        ranks=[*ranks],
         num_instances=len(job.specs),
         cache=(plan.request.cache_path or "") if has_cache else "",
         stdin_ranks=[rank for rank in ranks if job.stdin.is_sent_to(rank)],

@@ -93,7 +93,7 @@ class LocalHost:
         self._shims: dict[int, Channel] = {}
         self._connected: set[int] = set()
         self._clean: set[int] = set()
-        # The instances whose shim ended too early.
+        # The instances that have lost their shim.
         self._lost: set[int] = set()
         # The rank of each program that has started, by its pid.
         self._programs: dict[int, int] = {}
@@ -104,7 +104,7 @@ class LocalHost:
         self._prompts: dict[Channel, int] = {}
         # The instances that have made process groups of torch.
         self._uses_torch: set[int] = set()
-        # The instances whose shim was lost and is started again, until it connects.
+        # The instances that wait for another shim, because theirs was lost.
         self._awaited: set[int] = set()
         # Processes that may not be signalled.
         self._remaining: set[int] = set()

@@ -48,7 +48,7 @@ class MemberConnections:
             try:
                 if kind != protocol.REFORM or rank in self._waiting:
                     raise ValueError("it is no request to re-form, or a second one")
-                generation, links_port, store_port = codec.read(kind, fields)
+                generation, *ports, silent = codec.read(kind, fields)
             except ValueError:
                 self._emit(Rejected(why=f"a message of kind {kind} was not valid"))
                 messages = None
@@ -57,8 +57,9 @@ class MemberConnections:
             asked = ReformAsked(
                 rank=rank,
                 generation=generation,
-                links_port=links_port,
-                store_port=store_port,
+                links_port=ports[0],
+                store_port=ports[1],
+                silent=silent,
             )
             self._emit(asked)
         if messages is None:
@@ -69,7 +70,7 @@ class MemberConnections:
 
     def tell(self, rank: int, kind: int, content: bytes) -> None:
         """Send an answer of poprun's to the process of an instance, if it has one."""
-        if kind in (protocol.REFORMED, protocol.REFORM_REFUSED):
+        if kind in (protocol.REFORMED, protocol.REFORM_REFUSED, protocol.LEFT):
             self._waiting.discard(rank)
         if rank in self._links:
             self._links[rank].tell(kind, content)

@@ -7,11 +7,11 @@ may report only its own instances, and may send only so much; otherwise it is lo
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
-from itertools import count
 from math import inf
 from types import MappingProxyType
 from typing import Any
 
+from poprun.host.commands import RemoteCommands
 from poprun.host.forwarded_streams import (
     LAST_OUTPUT,
     OUTPUT_WINDOW,
@@ -23,13 +23,16 @@ from poprun.job.values import HostJob
 from poprun.output.stdin import StdinFeeder
 from poprun.output.stream_ends import STREAMS, OutputReader
 from poprun.output.waiter import READ, WRITE, Interest
-from poprun.reach.agent_connection import INVALID_MESSAGE, START_S, AgentConnection
-from poprun.reach.out_of_memory import MemoryCounters
-from poprun.reach.silence import Silence
+from poprun.reach.connections.agent_connection import (
+    INVALID_MESSAGE,
+    START_S,
+    AgentConnection,
+)
+from poprun.reach.connections.silence import Silence
+from poprun.reach.own_host.out_of_memory import MemoryCounters
 from poprun.vipu.launch.held_devices import Answer, HeldDevices
 from poprun.vipu.leases import ProcessIdentity
 from poprun.wire import codec, protocol
-from poprun.wire.channel import Channel
 from poprun.wire.events import (
     CanReform,
     Clean,
@@ -52,10 +55,6 @@ from poprun.wire.events import (
 )
 from poprun.words import printable
 
-# The exit code of ssh where the connection fails.
-SSH_FAILED = 255
-# How much of a command's output is kept that mpirun does not read.
-MOST_UNREAD = 1 << 20
 # An agent that says nothing for so long after the job does not finish it.
 FINISH_S = 10.0
 # A host may send so many events that belong to no instance.
@@ -95,7 +94,7 @@ class RemoteHost:
         self.name = job.name
         self.ranks = job.ranks
         self.is_clean = self.finished = False
-        self._connection = connection
+        self.connection = connection
         self._channel = connection.channel
         self._job = job
         self._specs = specs
@@ -106,14 +105,9 @@ class RemoteHost:
         # The kind and the instance of each reported event: each comes once.
         self._reported: set[tuple[type[Event], int]] = set()
         self._num_other_events = 0
-        # The connections to mpirun's remote shells, by the number of their command.
-        self._shells: dict[int, Channel] = {}
-        self._numbers = count(1)
-        # The instances whose shims are to be started, and the running commands that
-        # start them.
-        self._shims = shims
+        self.commands = RemoteCommands(self.tell, shims)
+        # The instances whose shims are started once the agent is ready.
         self._to_start = set(shims) if joins else set[int]()
-        self._shim_commands: dict[int, int] = {}
         self._devices = devices
         self._hostname = connection.hello.hostname
         # By instance: the process there that is attached or is to be.
@@ -144,7 +138,7 @@ class RemoteHost:
             protocol.OUTPUT: self._on_output,
             protocol.INPUT_TAKEN: self._on_input_taken,
             protocol.HOST_CLEAN: self._on_clean,
-            protocol.COMMAND_OUTPUT: self._on_command_output,
+            protocol.COMMAND_OUTPUT: self.commands.receive_output,
             protocol.COMMAND_ENDED: self._on_command_ended,
             protocol.ATTACH_PROCESS: self._on_attach,
             protocol.DETACH_PROCESS: self._detach,
@@ -165,7 +159,7 @@ class RemoteHost:
         Raises:
             LaunchError: The host cannot run instances.
         """
-        self._connection.answer()
+        self.connection.answer()
 
     def start(
         self, emit: Callable[[Event], None], streams: OutputReader, stdin: StdinFeeder
@@ -223,7 +217,7 @@ class RemoteHost:
             self._silence.note_sent(time.monotonic())
             self._channel.tell(kind, *fields)
         if starts_shim:
-            self._start_shim(int(fields[0]))
+            self.commands.start_shim(int(fields[0]))
 
     def _forget_end(self, rank: bytes | int) -> None:
         """Let an instance that is started again report its life once more."""
@@ -234,12 +228,7 @@ class RemoteHost:
         """Start the shims of a host that joins: its agent is ready."""
         self._ready_by = inf
         while self._to_start:
-            self._start_shim(self._to_start.pop())
-
-    def _start_shim(self, rank: int) -> None:
-        number = next(self._numbers)
-        self._shim_commands[number] = rank
-        self.tell(protocol.RUN_COMMAND, number, self._shims[rank])
+            self.commands.start_shim(self._to_start.pop())
 
     def _on_refusal(self, *fields: bytes) -> None:
         if len(fields) < 2:
@@ -254,16 +243,8 @@ class RemoteHost:
             if rank in self._to_start:
                 self._to_start.discard(rank)
                 self._emit(Clean(rank=rank, left_behind=0))
-        for number, rank in self._shim_commands.items():
-            if rank in {*ranks} and (Connected, rank) not in self._reported:
-                self.tell(protocol.END_COMMAND, number)
-
-    def _on_shim_ended(self, number: int) -> None:
-        rank = self._shim_commands.pop(number)
-        has_ended = {(Connected, rank), (Clean, rank)} & self._reported
-        if not has_ended and not self._is_lost:
-            self._reported.add((ShimLost, rank))
-            self._emit(ShimLost(rank=rank))
+            if (Connected, rank) not in self._reported:
+                self.commands.end_shim(rank)
 
     def finish(self) -> None:
         self.finished = self._is_lost
@@ -275,25 +256,13 @@ class RemoteHost:
     def close(self) -> None:
         """Do nothing: the connection is the preflight's."""
 
-    def run(self, shell: Channel, command: bytes) -> None:
-        """Run the command of a remote shell there, and pass on what it writes."""
-        number = next(self._numbers)
-        self._shells[number] = shell
-        self.tell(protocol.RUN_COMMAND, number, command)
-
-    def end_run(self, shell: Channel) -> None:
-        """End the command of a remote shell."""
-        for number, other in self._shells.items():
-            if other is shell:
-                self.tell(protocol.END_COMMAND, number)
-
     # --- Messages that become events and streams.
 
     def _on_agent(self) -> None:
-        received = self._connection.receive()
+        received = self.connection.receive()
         if received is None:
-            text = self._connection.stderr_text.rstrip(".")
-            self._lose_closed(
+            text = self.connection.stderr_text.rstrip(".")
+            self.lose_closed(
                 f"the connection to it has ended{': ' if text else ''}{text}"
             )
             return
@@ -303,6 +272,8 @@ class RemoteHost:
             self._finishes_by = inf if self.finished else now + FINISH_S
         try:
             for kind, fields in received:
+                if self._is_lost:
+                    return  # by an earlier one of these messages
                 values = codec.read(kind, fields)
                 if kind in self._receivers:
                     self._receivers[kind](*values)
@@ -353,23 +324,12 @@ class RemoteHost:
     def _on_clean(self, is_clean: int) -> None:
         self.is_clean = is_clean == 1
 
-    def _on_command_output(self, number: int, stream: int, data: bytes) -> None:
-        if number in self._shim_commands:
-            return
-        if number not in self._shells or stream not in (1, 2):
-            raise ValueError("output of a command that does not run there")
-        shell = self._shells[number]
-        if shell.num_unsent < MOST_UNREAD:
-            shell.tell(protocol.SHELL_OUTPUT, stream, data)
-
     def _on_command_ended(self, number: int, code: int) -> None:
-        if number in self._shim_commands:
-            self._on_shim_ended(number)
-            return
-        if number not in self._shells:
-            raise ValueError("the end of a command that does not run there")
-        shell = self._shells.pop(number)
-        shell.tell(protocol.SHELL_ENDED, code & 255)
+        rank = self.commands.note_end(number, code)
+        has_ended = {(Connected, rank), (Clean, rank)} & self._reported
+        if rank is not None and not has_ended and not self._is_lost:
+            self._reported.add((ShimLost, rank))
+            self._emit(ShimLost(rank=rank))
 
     def _on_attach(
         self, rank: int, pid: int, start_time: int, boot_id: bytes, namespace: bytes
@@ -401,7 +361,7 @@ class RemoteHost:
     def _on_finished(
         self, kills: int | None, limit: int | None, host_kills: int | None
     ) -> None:
-        self._connection.memory = MemoryCounters(
+        self.connection.memory = MemoryCounters(
             kills=kills or 0, limit=limit, host_kills=host_kills
         )
         self.finished = True
@@ -420,7 +380,7 @@ class RemoteHost:
             self.results[rank] = self.results.get(rank, b"") + piece
 
     def _on_supervisor_lost(self, name: bytes) -> None:
-        self._lose_closed(codec.why_supervisor_lost(name))
+        self.lose_closed(codec.why_supervisor_lost(name))
 
     def _check_rank(self, rank: int) -> None:
         """Raise ValueError if an instance is not on that host."""
@@ -448,12 +408,12 @@ class RemoteHost:
 
     # --- The loss of the host.
 
-    def _lose_closed(self, why: str) -> None:
-        """Take in that the host is lost and its end of the connection is closed.
+    def lose_closed(self, why: str) -> None:
+        """Take in that the host is lost, and close the connection if it is open.
 
-        What is left of poprun there ends the instances then.
+        The agent or its guard ends the instances then.
         """
-        self._lose(why, may_run=not self._connection.is_direct)
+        self._lose(why, may_run=not self.connection.is_direct)
 
     def _lose(self, why: str, *, may_run: bool = True) -> None:
         if self._is_lost:
@@ -461,17 +421,16 @@ class RemoteHost:
         was_finished, self.finished, self._is_lost = self.finished, True, True
         # Only HOST_FINISHED says that nothing is left there.
         self.is_clean = self.is_clean and was_finished
-        if self._connection.memory is None:
+        if self.connection.memory is None:
             # It is not to be asked any more, which would take until a timeout.
-            self._connection.memory = MemoryCounters()
+            self.connection.memory = MemoryCounters()
         # If it can be reached again, its agent ends the old instances.
-        self._connection.hang_up()
+        self.connection.hang_up()
         for source in self._sources.values():
             source.receive(b"", 0.0, self._most_unread)
         for sink in self._sinks.values():
             sink.take(None)
-        for number in list(self._shells):
-            self._on_command_ended(number, SSH_FAILED)
+        self.commands.note_loss()
         # Once nothing is left there, its connection may end.
         if not was_finished:
             if self._devices is not None and may_run:

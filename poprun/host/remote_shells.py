@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from poprun.host.commands import RemoteCommands
 from poprun.host.control_socket import Handler, Messages
-from poprun.host.remote_host import RemoteHost
 from poprun.wire import protocol
 from poprun.wire.channel import Channel
 
@@ -19,8 +19,8 @@ class RemoteShells:
     def __init__(self, *, is_in_slurm: bool, is_unique: bool) -> None:
         self._is_in_slurm, self._is_unique = is_in_slurm, is_unique
         self._commands: set[tuple[str, bytes]] = set()
-        # By the names that mpirun knows them by.
-        self.hosts: dict[str, RemoteHost] = {}
+        # By the names that mpirun knows the hosts by.
+        self.hosts: dict[str, RemoteCommands] = {}
         self.local_name = ""
 
     def handler(self) -> Handler:
@@ -48,5 +48,5 @@ class RemoteShells:
     def _on_message(self, link: Channel, messages: Messages | None) -> None:
         """End the command of a shell that has ended."""
         if messages is None:
-            for host in self.hosts.values():
-                host.end_run(link)
+            for commands in self.hosts.values():
+                commands.end(link)

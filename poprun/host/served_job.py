@@ -18,11 +18,11 @@ from poprun.host.attachments import ForwardedDevices
 from poprun.host.commands import Commands
 from poprun.host.forwarded_streams import ForwardedInput, ForwardedOutput
 from poprun.host.local_host import LocalHost
-from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import HostJob, directory_resource
 from poprun.mpirun.environment import without_batch_system
 from poprun.output.waiter import Interest
-from poprun.reach.out_of_memory import read_host
+from poprun.reach.own_host.out_of_memory import read_host
+from poprun.reach.own_host.resource_limits import raise_descriptor_limit
 from poprun.vipu.launch.values import InstanceDevices
 from poprun.wire import codec, protocol
 from poprun.wire.call_files import CALL, result_pieces

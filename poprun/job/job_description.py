@@ -13,7 +13,6 @@ from poprun.errors import OptionError
 from poprun.helpers.helper_commands import PYTHON_VARIABLE
 from poprun.helpers.job_files import PREFIX
 from poprun.helpers.own_process import IN_SLURM
-from poprun.job.resource_limits import raise_descriptor_limit
 from poprun.job.values import ENDED_FILE, Job, Resource, directory_resource
 from poprun.mpirun.environment import (
     INSTANCE_PREFIXES,
@@ -27,7 +26,8 @@ from poprun.output.terminal import Terminals
 from poprun.plan import slurm
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.values import Assignment, Plan, Request
-from poprun.reach.temporary_directories import private_directory_place
+from poprun.reach.own_host.resource_limits import raise_descriptor_limit
+from poprun.reach.own_host.temporary_directories import private_directory_place
 from poprun.wire import protocol
 
 PYTHONPATH = "PYTHONPATH"
@@ -46,12 +46,14 @@ def make_job(
     routes: Routes | None = None,
     terminals: Terminals | None = None,
     umask: int = 0o022,
+    limits: tuple[int, int],
 ) -> Job:
     """Return the description of an attempt of a job to launch.
 
     Args:
         paths: The program's file, found for each instance.
         umask: The umask of the instances.
+        limits: The caller's soft and hard limit of open files.
 
     Raises:
         OptionError: exec would not accept the program's words or environment.
@@ -60,7 +62,7 @@ def make_job(
     directory = _directory(plan, environ)
     is_traced = settings["trace"] is not None
     more_files = (2 if request.output_folder else 0) + bool(request.stdin.copies)
-    limits = raise_descriptor_limit(request.topology.num_instances, more_files)
+    raise_descriptor_limit(request.topology.num_instances, more_files)
     terminals = terminals or Terminals()
     common = _common_spec(request, settings, terminals, umask)
     inherited = [
@@ -86,8 +88,9 @@ def make_job(
         start_timeout=settings["start-timeout"],
         reform_refusal=request.reform_refusal,
         least_instances=request.least_instances,
+        most_instances=request.most_instances,
         least_hosts=request.least_hosts,
-        host_names=_host_names(plan),
+        host_names=[assignment.host.name for assignment in plan.assignments],
         is_in_slurm=slurm.JOB_ID in environ,
         descriptor_limits=limits,
         attempt_resources=[directory_resource(directory)],
@@ -96,13 +99,6 @@ def make_job(
         leftovers=request.mpi.leftovers,
         is_traced=is_traced,
     )
-
-
-def _host_names(plan: Plan) -> list[str]:
-    """Return the name of each instance's host, nothing in a job on one host."""
-    if len(plan.request.hosts) == 1:
-        return []
-    return [assignment.host.name for assignment in plan.assignments]
 
 
 def _directory(plan: Plan, environ: Mapping[str, str]) -> str:

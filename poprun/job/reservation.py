@@ -17,7 +17,6 @@ from poprun.job.values import Job, Resource
 from poprun.log import Log
 from poprun.output.phase_line import PhaseLine
 from poprun.plan import partition
-from poprun.plan.assignments import compact
 from poprun.plan.values import HostServers, PartitionVariables, Request
 from poprun.users import user_name
 from poprun.vipu import liveness
@@ -31,18 +30,16 @@ from poprun.vipu.errors import (
 )
 from poprun.vipu.inventory.location import VARIABLE
 from poprun.vipu.launch import reserve as launch_reserve
-from poprun.vipu.launch.describe_devices import (
-    describe_grant,
-    parent_device_lines,
-    target_options,
-)
 from poprun.vipu.launch.held_devices import HeldDevices
-from poprun.vipu.launch.reserve import JobRequest
+from poprun.vipu.launch.reserve import (
+    JobRequest,
+    describe_devices,
+    describe_grant,
+)
 from poprun.vipu.launch.values import PartitionOptions
-from poprun.vipu.leases import PARENT, Grant, Holder
+from poprun.vipu.leases import PARENT, Acquisition, Grant, Holder
 from poprun.vipu.model import Cluster
 from poprun.vipu.opening import open_inventory
-from poprun.vipu.requests import Acquisition
 
 if TYPE_CHECKING:
     from poprun.vipu.inventory.interface import Inventory
@@ -278,10 +275,9 @@ def _log_server(options: PartitionOptions, log: Log) -> None:
 def _open(
     options: PartitionOptions, environ: Mapping[str, str], *, is_copy: bool = False
 ) -> "Inventory":
-    host = os.uname().nodename
     # After a power cut no job holds anything, whatever the disk has.
     return open_inventory(
-        options.server, environ, host, options.timeout_s, syncs=False, is_copy=is_copy
+        options.server, environ, options.timeout_s, syncs=False, is_copy=is_copy
     )
 
 
@@ -310,25 +306,15 @@ def _describe(
     grant: Grant, request: Request, options: PartitionOptions
 ) -> tuple[PartitionVariables, tuple[tuple[str, str], ...]]:
     """Return what instances are told of a partition, and the log lines about it."""
-    from_environment = request.target_options
-    target = target_options(grant, from_environment)
+    target_options, lines = describe_devices(grant, request.target_options)
     own = grant.partition
     granted = replace(
         partition.expected_variables(options, request.identity),
         name=own.name,
         node_device=grant.parent.id if own.reconfigurable else None,
-        target_options=target.merged,
+        target_options=target_options,
         num_ilds=own.num_ilds,
     )
-    lines = [
-        ("D", f"Target options from environment: {compact(from_environment)}"),
-        ("D", f"Target options from V-IPU partition: {compact(target.partition)}"),
-        *parent_device_lines(grant, target),
-    ]
-    if target.device is not None:
-        device = compact(target.device)
-        lines.append(("D", f"Target options from Poplar device: {device}"))
-    lines.append(("D", f"Using target options: {compact(target.merged)}"))
     return granted, tuple(lines)
 
 

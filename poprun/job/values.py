@@ -107,6 +107,8 @@ class Job(CommonJob):
     mpirun_environment: Mapping[bytes, bytes]
     # The SPEC message of each instance, in rank order.
     specs: Sequence[bytes]
+    # The host of each instance.
+    host_names: Sequence[str]
     # The caller's soft and hard limit of open files: what the instances get.
     descriptor_limits: tuple[int, int]
     stdin: Stdin = field(default_factory=Stdin)
@@ -119,14 +121,13 @@ class Job(CommonJob):
     timeout_used: float = 0.0
     start_timeout: float = inf
     # Why the job stops when an instance is lost; "" if the others may go on as long as
-    # at least so many are left, on so many hosts, and how many instances may be
-    # started again then.
+    # at least so many are left, on so many hosts, how many there may be at most, and
+    # how many may be started again then.
     reform_refusal: str = NOT_ELASTIC
     least_instances: int = 1
+    most_instances: float = inf
     least_hosts: int = 1
     restarts_left: int = 0
-    # The host of each instance, nothing if there is only one.
-    host_names: Sequence[str] = ()
     # Whether Slurm may send SIGTERM to all its processes.
     is_in_slurm: bool = False
     # The resources of this attempt alone, in this order; undone in the opposite order.

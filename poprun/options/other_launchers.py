@@ -56,6 +56,9 @@ _GROUPED_ADVICE = {
     "--tty=yes.",
     "--min-np": "It is the smallest number of processes. Write --min-instances M.",
     "--max-np": "It is the largest number of processes. Write -n N.",
+    "--reset-limit": "It is the largest number of restarts. Write --max-restarts N.",
+    "--blacklist-cooldown-range": "A lost host is tried again after 20 s, 40 s and so "
+    "on. Leave it out.",
     "--slots-per-host": "Write the slots after each host: node-1:2.",
     "--gloo": "poprun starts instances with mpirun, whatever they use. Leave it out.",
     "--mpi-args": "It passes arguments to mpirun. Write --mpi-global-args.",

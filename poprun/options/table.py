@@ -286,8 +286,9 @@ _TABLE: Mapping[str, Mapping[Option, str]] = {
         "--num-instances is the number on MAX hosts.",
         _text("--host-discovery-script COMMAND"): "A command that prints the hosts "
         "that can be used now, one per line, such as node-1:2 with its slots. It is "
-        "run before each attempt, and every 10 s while the job could have more "
-        "instances. Cannot be combined with --host and --hostfile.",
+        "run before each attempt, and with --max-restarts every 10 s. A host that it "
+        "no longer prints leaves the job. Cannot be combined with --host and "
+        "--hostfile.",
         _flag("--fixed-replicas"): "Keep the number of replicas of the whole job when "
         "the number of instances changes. Otherwise each instance keeps its own.",
     },

@@ -306,7 +306,8 @@ def read_range(option: Option, text: str) -> str:
         least, most = range_of(text)
         if 1 <= least <= most:
             return text
-    raise _must_be(text, "MIN:MAX, two whole numbers from 1 such as 1:4, or one number")
+    rule = "MIN:MAX, two whole numbers from 1, the smaller one first, such as 1:4"
+    raise _must_be(text, f"{rule}, or one number")
 
 
 def range_of(text: str) -> tuple[int, int]:

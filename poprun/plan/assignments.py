@@ -1,6 +1,5 @@
 """The variables and bindings of each instance: Request and partition -> Plan. Pure."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from poprun.host_specs import means_own_machine
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.topology import Topology
 from poprun.plan.values import Assignment, Attempt, PartitionVariables, Plan, Request
+from poprun.vipu.launch.values import compact_json
 
 # Where the instances of one host, or of a job on one host, do not have them.
 OPTIONAL = (env.INSTANCES_PER_HOST, env.LINKS, env.ELASTIC_JOINS)
@@ -176,11 +176,6 @@ def target_options(topology: Topology, given: Mapping[str, str]) -> dict[str, st
     }
 
 
-def compact(options: Mapping[str, str]) -> str:
-    """Write target options as Poplar reads them."""
-    return json.dumps(options, separators=(",", ":"))
-
-
 def _instance_variables(plan: Plan, instance: Instance) -> dict[str, str]:
     request, partition = plan.request, plan.partition
     variables = instance.encode()
@@ -214,7 +209,7 @@ def _partition_variables(plan: Plan, assignment: Assignment) -> dict[str, str]:
         env.VIPU_API_TIMEOUT: str(partition.options.timeout_s),
         **({env.VIPU_API_GCD_ID: rank} if partition.node_device is None else {}),
         env.IPUOF_LOG_LEVEL: "WARN",
-        env.POPLAR_TARGET_OPTIONS: compact(options),
+        env.POPLAR_TARGET_OPTIONS: compact_json(options),
     }
 
 

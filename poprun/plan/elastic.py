@@ -9,7 +9,7 @@ Each attempt is the job that the user would have asked for with these hosts:
   --fixed-replicas the total stays, and the number of instances must divide it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from poprun.errors import OptionError
@@ -47,7 +47,7 @@ class Bounds:
     most_instances: int
     least_hosts: int = 1
     most_hosts: int = MOST
-    # The slots of a host that has no number of them, and the most that any host has.
+    # The slots of a host without a number of them, and the most slots of any host.
     slots: int
     most_slots: int = MOST
     # How many instances each host gets, where instances run already; 0 for any number.
@@ -126,7 +126,7 @@ def read_bounds(settings: Settings, num_programs: int, num_hosts: int) -> Bounds
     if least > most:
         raise OptionError(
             f"--min-instances is {least}, but the job has at most "
-            f"{counted(most, 'instance')}. Give a number from 1 to {most}, or a larger "
+            f"{counted(most, 'instance')}. Give at most {most}, or a larger "
             "--num-instances."
         )
     _check_ranks(settings, least)
@@ -144,7 +144,7 @@ def read_bounds(settings: Settings, num_programs: int, num_hosts: int) -> Bounds
 
 
 def _check_ranks(settings: Settings, least: int) -> None:
-    """Check that the smallest job has each instance that an option names."""
+    """Check that the smallest job has all instances named by options."""
     selection, stdin = settings["only-output-from-instance"], settings["stdin"]
     named = {
         "only-output-from-instance": None if selection is None else selection.largest,
@@ -158,11 +158,19 @@ def _check_ranks(settings: Settings, least: int) -> None:
 
 
 def check_is_possible(hosts: Sequence[HostSpec], bounds: Bounds) -> None:
-    """Check that the whole job fits on hosts to which no others are added.
+    """Check that the whole job fits on these hosts, the only ones that it can have.
 
     Raises:
         OptionError: It cannot have --num-instances on all of them.
     """
+    if len(hosts) < bounds.most_hosts < MOST:
+        names = ", ".join(host.name for host in hosts)
+        raise OptionError(
+            f"The job has all of its instances on {bounds.most_hosts} hosts, the most "
+            f"that --nnodes allows, but it can have only {len(hosts)}: {names}. Name "
+            f"{bounds.most_hosts} with --host, or allow at most {len(hosts)} with "
+            "--nnodes."
+        )
     most = choose_members(hosts, bounds).num_instances
     if most != bounds.most_instances:
         raise OptionError(
@@ -216,14 +224,23 @@ def choose_members(hosts: Sequence[HostSpec], bounds: Bounds) -> Members:
 
 
 def find_growth(
-    usable: Sequence[HostSpec], members: Members, bounds: Bounds
+    usable: Sequence[HostSpec],
+    members: Members,
+    bounds: Bounds,
+    leaving: Collection[str] = (),
 ) -> Members | None:
     """Return the members with which a job has more instances than with those it has.
 
     Args:
         usable: All hosts that can be used now.
         members: The members of the job now.
+        leaving: The hosts among them that do not count: others may take their places.
     """
+    if leaving:
+        # The hosts that stay and the new ones may each be fewer than the job needs.
+        bounds = replace(bounds, least_hosts=1)
+        staying = [host for host in members.hosts if host.name not in leaving]
+        members = choose_members(staying, bounds)
     if bounds.share:
         # Hosts with running instances stay, even if they are named no longer.
         others = (host for host in usable if host.name not in members.names)

@@ -1,7 +1,7 @@
 """Chooses the CPUs and the memory nodes of each instance. Pure.
 
-reach/numa_nodes.py reads the description of the machine, and the shim binds the
-instance. A CPU is one that the kernel counts: a hardware thread.
+reach/own_host/numa_nodes.py reads the description of the machine, and the shim binds
+the instance. A CPU is one that the kernel counts: a hardware thread.
 """
 
 from collections import Counter

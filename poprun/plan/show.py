@@ -1,4 +1,4 @@
-"""What options ask to see of a plan: the topology, the dry run, the log."""
+"""Shows a plan as options say: the topology, the dry run, the log."""
 
 import errno
 import json
@@ -13,9 +13,9 @@ from poprun.options.programs import words_of
 from poprun.options.settings import Settings
 from poprun.output.terminal import columns_of
 from poprun.output.writer import write_text
-from poprun.plan.assignments import compact
 from poprun.plan.drawing import draw
 from poprun.plan.values import Assignment, Plan
+from poprun.vipu.launch.values import compact_json
 from poprun.words import counted, format_ranges, json_text
 
 # If the command is pasted nevertheless, its first supervisor ends with an error.
@@ -179,7 +179,7 @@ def _log_plan(
         device_lines: The lines about the job's devices, each with its level, I or D.
     """
     if not device_lines:
-        given = compact(plan.request.target_options)
+        given = compact_json(plan.request.target_options)
         log.debug(f"Target options from environment: {given}")
     for level, line in device_lines:
         (log.info if level == "I" else log.debug)(line)

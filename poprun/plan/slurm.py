@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from poprun.errors import OptionError
+from poprun.errors import HostError, OptionError
 from poprun.host_specs import HostSpec, errors_at, parse_hosts
 from poprun.words import counted
 
@@ -71,6 +71,27 @@ def read_job(environ: Mapping[str, str]) -> SlurmJob | None:
             for node, count in zip(nodes, counts, strict=True)
         )
     return SlurmJob(job_id=job_id, nodes=nodes)
+
+
+def present_nodes(job: SlurmJob, listing: str) -> tuple[HostSpec, ...]:
+    """Return the nodes in the line of squeue that begins with the id of a job.
+
+    Slurm does not count tasks on nodes that a job gets later: each has as many slots
+    as the node with the fewest at the start.
+
+    Raises:
+        HostError: There is no such line, or its list of nodes is not valid.
+    """
+    lines = (line.partition(" ") for line in listing.splitlines())
+    # It may also list other tasks of an array, or parts of a heterogeneous job.
+    names = next((names for number, _, names in lines if number == job.job_id), "")
+    if not names:
+        raise HostError(f"It lists no nodes of job {job.job_id}.")
+    with errors_at("squeue"):
+        nodes = parse_hosts(names)
+    slots = {node.name: node.slots for node in job.nodes}
+    fewest = min((number for number in slots.values() if number), default=None)
+    return tuple(replace(node, slots=slots.get(node.name, fewest)) for node in nodes)
 
 
 def count_tasks(allocation: SlurmJob) -> tuple[int, str]:

@@ -77,6 +77,11 @@ class Topology:
     def host_of(self, rank: int) -> int:
         return rank // self.instances_per_host
 
+    def ranks_on(self, host: int) -> range:
+        """Return the ranks of the instances on a host."""
+        first = host * self.instances_per_host
+        return range(first, first + self.instances_per_host)
+
     def ild_of(self, rank: int) -> int:
         return rank // (self.num_instances // self.num_ilds)
 

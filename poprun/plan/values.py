@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from popdist import environment as env
 from poprun.helpers.helper_commands import PYTHON
@@ -18,7 +19,7 @@ from poprun.vipu.launch.values import PartitionOptions
 
 NOT_ELASTIC = (
     "The job cannot go on without lost instances, because it was started without "
-    "--min-instances."
+    "--min-instances. Start it with --mpirun local --min-instances M."
 )
 
 Describe = Callable[[Sequence[HostSpec]], Sequence[HostFacts]]
@@ -56,7 +57,7 @@ class Attempt:
     # the links between hosts without MPI.
     master_port: int
     links_port: int
-    # A secret that proves on these links that an instance belongs to the job.
+    # The secret of these links: it proves that an instance belongs to the job.
     links_key: str
 
 
@@ -172,9 +173,10 @@ class Request:
     needs_ipus: bool = False
     notes: Sequence[str] = ()
     # Why the job stops when an instance is lost; "" if the others go on as long as so
-    # many are left, on so many hosts.
+    # many are left, on so many hosts, and how many it may have at most.
     reform_refusal: str = NOT_ELASTIC
     least_instances: int = 1
+    most_instances: float = inf
     least_hosts: int = 1
     # The network between the hosts that MPI uses, "" if it is not known.
     subnet: str = ""
@@ -183,6 +185,15 @@ class Request:
     def names_hosts(self) -> bool:
         """Whether there are other hosts: mpirun is told where to start instances."""
         return not all(facts.is_own_host for facts in self.facts)
+
+    def with_files_of(self, other: "Request") -> "Request":
+        """Return this request with the files that all attempts of a job share."""
+        return replace(
+            self,
+            output_folder=other.output_folder,
+            cache_path=other.cache_path,
+            cache_is_temporary=other.cache_is_temporary,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from poprun.output.terminal import clock
 from poprun.texts.tables import GAP, aligned
-from poprun.words import counted, format_ranges, printable, size
+from poprun.words import counted, describe_instances, format_ranges, printable, size
 
 # The description that a job sends, as JSON.
 View = Mapping[str, Any]
@@ -92,7 +92,7 @@ def _has_calls(job: View) -> bool:
 
 
 def _has_hosts(job: View) -> bool:
-    return len(job["hosts"]) > 1
+    return len({instance["host"] for instance in job["instances"]}) > 1
 
 
 def _has_ipus(job: View) -> bool:
@@ -140,6 +140,26 @@ def rates_of(job: View, before: View | None) -> dict[int, Rates]:
     return rates
 
 
+def last_change(job: View) -> str:
+    """Return the generation or attempt of a job, and why it has begun; "" for none."""
+    if not job.get("changed"):
+        return ""
+    kind = "generation" if job.get("generation") else "attempt"
+    # A sentence about each of several hosts is a line of its own.
+    return f"{kind} {job[kind]}: {printable(' '.join(job['changed'].split()))}"
+
+
+def late_joins(job: View) -> str:
+    """Return which instances of a job run and have not joined the others yet."""
+    # poprun may be older than this popctl.
+    since = job.get("joining")
+    if not since:
+        return ""
+    verb = "has" if len(since) == 1 else "have"
+    who = describe_instances(list(map(int, since)))
+    return f"{who} {verb} not joined yet ({clock(max(since.values()))})"
+
+
 def summary(job: View, rates: Mapping[int, Rates]) -> list[str]:
     """Return two lines about the job as a whole."""
     kib = [i["memory_kib"] for i in job["instances"] if i["memory_kib"] is not None]
@@ -153,10 +173,8 @@ def summary(job: View, rates: Mapping[int, Rates]) -> list[str]:
     some = "" if running == number else f"{running} of "
     parts.append(some + counted(number, "instance"))
     parts.append(counted(job["num_replicas"], "replica"))
-    if job.get("generation"):
-        parts.append(f"generation {job['generation']}: {printable(job['changed'])}")
-    elif job.get("attempt") and job.get("changed"):
-        parts.append(f"attempt {job['attempt']}: {printable(job['changed'])}")
+    if change := last_change(job):
+        parts.append(change)
     if job["num_ipus"]:
         parts.append(counted(job["num_ipus"], "IPU"))
     program = printable(shlex.join(job["program"])).replace("\n", "\\n")

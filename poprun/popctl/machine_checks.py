@@ -18,11 +18,16 @@ from dataclasses import asdict, dataclass
 
 from poprun import __version__
 from poprun.errors import MpiNotFoundError
-from poprun.helpers.job_files import job_directories, undo_abandoned, usual_places
+from poprun.helpers.job_files import (
+    job_directories,
+    open_files,
+    undo_abandoned,
+    usual_places,
+)
 from poprun.mpirun.find import find_mpirun
 from poprun.mpirun.hydra import Hydra
-from poprun.reach.cgroups import read_cpu_quota
-from poprun.reach.temporary_directories import (
+from poprun.reach.own_host.cgroups import read_cpu_quota
+from poprun.reach.own_host.temporary_directories import (
     ENOUGH_SHARED_MEMORY,
     LONGEST_TEMPORARY,
     SHARED_MEMORY,
@@ -146,7 +151,7 @@ def check_leftovers() -> Check:
     removed = len(before - set(job_directories(places)))
     if failures:
         return warned("leftovers", "; ".join(failures), "Remove it by hand.")
-    segments = [path for path in unmapped_segments() if os.access(path, os.W_OK)]
+    segments = [path for path in unused_segments() if os.access(path, os.W_OK)]
     if segments:
         text = f"no process uses {counted(len(segments), 'segment')} of MPICH"
         return warned("leftovers", text, f"rm {' '.join(segments)}")
@@ -162,18 +167,21 @@ def mpich_segments() -> list[str]:
     return [path for path in paths if re.fullmatch(Hydra.segment_pattern, path)]
 
 
-def unmapped_segments() -> list[str]:
-    """Return the files of MPICH that no process has mapped."""
+def unused_segments() -> list[str]:
+    """Return the files of MPICH that no process has open or mapped."""
     # First: the files of a job that starts meanwhile would seem to be leftovers.
     segments = mpich_segments()
+    used: set[str] = set()
     mapped = ""
-    for path in glob.glob("/proc/[0-9]*/maps"):
+    for directory in glob.glob("/proc/[0-9]*"):
+        # In this order: a process closes a file when it has mapped it.
+        used.update(map(os.fsdecode, open_files(int(os.path.basename(directory)))))
         try:
-            with open(path, errors="replace") as file:
+            with open(f"{directory}/maps", errors="replace") as file:
                 mapped += file.read()
         except OSError:
             continue
-    return [path for path in segments if path not in mapped]
+    return [path for path in segments if path not in used and path not in mapped]
 
 
 def check_limits() -> Check:

@@ -6,7 +6,7 @@ import shlex
 import click
 
 from poprun.output.terminal import clock
-from poprun.popctl.job_table import View
+from poprun.popctl.job_table import View, last_change, late_joins
 from poprun.popctl.jobs import SHOWN, no_jobs, show_jobs
 from poprun.popctl.output import output_width, say, write_json
 from poprun.texts.stdout import write
@@ -34,6 +34,9 @@ def command(as_json: bool, quiet: bool) -> None:
         return
     if jobs:
         write(table(HEAD, [_row(job) for job in jobs], output_width()))
+        for job in jobs:
+            for remark in filter(None, (last_change(job), late_joins(job))):
+                write(f"{job['id'][:SHOWN]}, {remark}\n")
     else:
         say(no_jobs())
     if os.geteuid() == 0 and others:
@@ -50,6 +53,8 @@ def _row(job: View) -> tuple[str, ...]:
     hosts, phase = job["hosts"], job.get("step") or job["phase"]
     if job.get("attempt"):
         phase += f", attempt {job['attempt']}"
+    if job.get("generation"):
+        phase += f", generation {job['generation']}"
     return (
         job["id"][:SHOWN],
         clock(job["elapsed"]),

@@ -17,15 +17,15 @@ from poprun.errors import OptionError
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.host_specs import HostSpec
 from poprun.log import Log
-from poprun.reach.connector import (
+from poprun.reach.connections.connector import (
     MOST_LINES,
     CommandEnd,
     Connector,
     quotation,
     take_failures,
 )
-from poprun.reach.remote_commands import run_all
-from poprun.reach.ssh import COMMAND_LIMIT_S
+from poprun.reach.connections.remote_commands import run_all
+from poprun.reach.connections.ssh import COMMAND_LIMIT_S
 
 # How long rsync waits for a host that accepts no data before it gives up.
 STALLED_S = 60

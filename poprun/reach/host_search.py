@@ -1,18 +1,17 @@
-"""The program that looks for more hosts while an elastic job runs.
+"""The program that looks at the hosts while an elastic job runs.
 
 poprun starts it by host_search_entry.py, and it ends with poprun. Its stdout is a
-socket, from which it reads poprun's questions, and to which it writes the answers, one
-on a line. It looks at the hosts every INTERVAL_S. It starts commands such as ssh and
-waits for them, which poprun must not do while it supervises a job.
+socket: it reads poprun's question from it and writes the answers to it, one on a
+line. It looks at the hosts every few seconds. It starts commands such as ssh and waits
+for them, which poprun must not do while it supervises a job.
 """
 
 import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Self
 
 from poprun.backoff import doubled_wait
@@ -29,14 +28,13 @@ INTERVAL_S = 10.0
 # The longest pause between two looks at a host that does not answer.
 LONGEST_PAUSE_S = 640.0
 LINK = 1
-READ_SIZE = 1 << 16
 # How long the processes of a search may take to end after SIGKILL.
 END_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchQuestion:
-    """The question which hosts give a job more instances."""
+    """The question which hosts give a job more instances, and which are to leave."""
 
     members: Members
     bounds: Bounds
@@ -46,11 +44,26 @@ class SearchQuestion:
     settings: Mapping[str, Any]
     # Messages of wire/protocol.py that an agent must not refuse, each with its value.
     checks: Sequence[tuple[int, Any]] = ()
+    # The hosts of the job that stay even if they are named no longer.
+    staying: Sequence[str] = ()
     # The machines that the job uses or cannot use now, by their ids.
     machines: Sequence[str] = ()
-    # The hosts that have the folder of --sync, where the job runs on while others join:
+    # The hosts with the folder of --sync, if the job runs on while others join:
     # they get all copies first. None if that is done before the next attempt.
     synced: Sequence[str] | None = None
+    # How often to look at the hosts.
+    interval_s: float = INTERVAL_S
+
+    def find_growth(
+        self, usable: Sequence[HostSpec], missing: Collection[str]
+    ) -> Members | None:
+        """Return the members with which the job has more instances.
+
+        Args:
+            missing: The hosts of the job that are named no longer.
+        """
+        leaving = {*missing} - {*self.staying}
+        return find_growth(usable, self.members, self.bounds, leaving)
 
     def encode(self) -> bytes:
         """Return the line that `decode` reads."""
@@ -76,6 +89,7 @@ class Search:
     Args:
         name_hosts: Returns all hosts that the job may use.
         probe: Returns a sentence for each of these hosts that cannot be used.
+        report: Gets these sentences.
     """
 
     def __init__(
@@ -83,37 +97,52 @@ class Search:
         question: SearchQuestion,
         name_hosts: Callable[[], Sequence[HostSpec]],
         probe: Callable[[Sequence[HostSpec]], Mapping[HostSpec, str]],
+        report: Callable[[str], None],
     ) -> None:
         self._question = question
-        self._name_hosts, self._probe = name_hosts, probe
+        self._name_hosts, self._probe, self._report = name_hosts, probe, report
         self._began = time.monotonic()
         # By host: when it was last looked at, and how often it has been.
         self._looks: dict[str, tuple[float, int]] = {}
+        # The job's hosts that were not named last.
+        self._absent: Set[str] = frozenset()
+        # The hosts that two answers in succession did not have: a list may be read
+        # while it is written.
+        self.missing: Set[str] = frozenset()
 
     def look(self, now: float) -> Sequence[HostSpec]:
         """Return the hosts that can be used, if the job has more instances on them.
+
+        Hosts that are named no longer do not count as hosts of the job.
 
         Raises:
             PoprunError: The hosts are not known.
         """
         question = self._question
         present = question.members.names
+        # A look without an answer interrupts the succession.
+        absent_before, self._absent = self._absent, frozenset()
+        named = self._name_hosts()
+        self._absent = present - {host.name for host in named}
+        self.missing = absent_before & self._absent
         due = [
             host
-            for host in self._name_hosts()
+            for host in named
             if host.name in present or now >= self._next_look(host.name)
         ]
-        larger = find_growth(due, question.members, question.bounds)
+        larger = question.find_growth(due, self.missing)
         if larger is None:
             return ()
         new = [host for host in larger.hosts if host.name not in present]
         failures = self._probe(new)
+        for sentence in failures.values():
+            self._report(sentence)
         for host in new:
             _, number = self._looks.get(host.name, (now, 0))
             self._looks[host.name] = now, number + 1
         answering = [host for host in new if host not in failures]
         usable = [host for host in due if host.name in present or host in answering]
-        is_enough = find_growth(usable, question.members, question.bounds) is not None
+        is_enough = question.find_growth(usable, self.missing) is not None
         return usable if is_enough else ()
 
     def _next_look(self, name: str) -> float:
@@ -123,7 +152,9 @@ class Search:
         """
         losses = self._question.losses.get(name, 0)
         last, number = self._looks.get(name, (self._began, 0))
-        return last + doubled_wait(INTERVAL_S, losses + number, LONGEST_PAUSE_S)
+        return last + doubled_wait(
+            self._question.interval_s, losses + number, LONGEST_PAUSE_S
+        )
 
 
 def make_search(environ: Mapping[str, str], question: SearchQuestion) -> Search:
@@ -144,36 +175,40 @@ def make_search(environ: Mapping[str, str], question: SearchQuestion) -> Search:
         lambda hosts: opener.probe(
             hosts, question.checks, question.machines, question.synced
         ),
+        _report,
     )
 
 
-def serve(make: Callable[[SearchQuestion], Search]) -> None:
-    """Answer poprun's questions until it closes the socket."""
-    received, search, due = b"", None, 0.0
+def serve(environ: Mapping[str, str]) -> None:
+    """Answer poprun's question until it closes the socket."""
+    with open(LINK, "rb", closefd=False) as file:
+        line = file.readline()
+    if not line:
+        return
+    question = SearchQuestion.decode(line)
+    search = make_search(environ, question)
     poll = processes.poll_on(LINK)
-    while True:
-        wait = float("inf") if search is None else max(0.0, due - time.monotonic())
-        if poll.poll(processes.poll_timeout(wait)):
-            data = os.read(LINK, READ_SIZE)
-            if not data:
-                return
-            *lines, received = (received + data).split(b"\n")
-            if lines:
-                search = make(SearchQuestion.decode(lines[-1]))
-                due = time.monotonic() + INTERVAL_S
-            continue
-        assert search is not None
-        answer: dict[str, Any] = {}
+    while not poll.poll(processes.poll_timeout(question.interval_s)):
         try:
-            if hosts := search.look(time.monotonic()):
-                answer = {"hosts": [str(host) for host in hosts]}
+            usable = search.look(time.monotonic())
+            _answer(
+                {
+                    "hosts": [str(host) for host in usable],
+                    "missing": sorted(search.missing),
+                }
+            )
         except PoprunError as error:
-            answer = {"failure": str(error)}
-        if answer:
-            os.write(LINK, json.dumps(answer).encode() + b"\n")
+            _report(f"{error} The job runs on as it is.")
         # Processes that the commands have left.
         processes.reap()
-        due = time.monotonic() + INTERVAL_S
+
+
+def _report(failure: str) -> None:
+    _answer({"failure": failure})
+
+
+def _answer(answer: Mapping[str, Any]) -> None:
+    os.write(LINK, json.dumps(answer).encode() + b"\n")
 
 
 def main(poprun: int, environ: Mapping[str, str]) -> None:
@@ -195,7 +230,7 @@ def main(poprun: int, environ: Mapping[str, str]) -> None:
     signal.signal(signal.SIGTERM, end)
     try:
         if own_process.die_with_parent(signal.SIGTERM, poprun):
-            serve(partial(make_search, environ))
+            serve(environ)
     finally:
         # Also if poprun has closed the socket while an answer was written.
         end()

@@ -10,16 +10,16 @@ from poprun.host_specs import HostSpec
 from poprun.mpirun.values import Mpi
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.values import Request
-from poprun.reach import out_of_memory, program
-from poprun.reach.agent_connection import AgentConnection
-from poprun.reach.facts import own_facts
-from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.connections.agent_connection import AgentConnection
+from poprun.reach.own_host import out_of_memory, program
+from poprun.reach.own_host.facts import own_facts
+from poprun.reach.own_host.out_of_memory import MemoryCounters
 from poprun.wire.machine import machine_id
 
 Answer = TypeVar("Answer")
 
-# The argv of a program, PATH, and the directory that it runs in.
-Look = tuple[tuple[str, ...], str | None, str]
+# The arguments of Preflight.find_program.
+ProgramLookup = tuple[tuple[str, ...], str | None, str]
 
 # The variable of the processes that reach other hosts, until the job starts.
 PREFLIGHT_MARK = "_POPRUN_PREFLIGHT"
@@ -61,7 +61,7 @@ class Preflight:
         return out_of_memory.read_host()
 
 
-# Returns what looks things up on each of some hosts that can be used.
+# Returns the preflight of each of some hosts, without those that cannot be used.
 OpenHosts = Callable[[Sequence[HostSpec]], Mapping[HostSpec, Preflight]]
 _LOCAL = Preflight()
 
@@ -70,13 +70,10 @@ class Preflights:
     """The hosts of one job. Each is connected once for each attempt.
 
     Args:
-        open_hosts: Returns what looks things up on each of some hosts.
+        open_hosts: Returns the preflights; None if all hosts stand for this one.
     """
 
-    def __init__(
-        self,
-        open_hosts: OpenHosts | None = None,
-    ) -> None:
+    def __init__(self, open_hosts: OpenHosts | None = None) -> None:
         self._open_hosts = open_hosts or (lambda hosts: dict.fromkeys(hosts, _LOCAL))
         self._hosts: dict[HostSpec, Preflight] = {}
 
@@ -91,7 +88,7 @@ class Preflights:
         """
         self._open(hosts)
         preflights = list(dict.fromkeys(self[host] for host in hosts))
-        answers = _all([preflight.facts for preflight in preflights])
+        answers = _ask_all([preflight.facts for preflight in preflights])
         facts = dict(zip(preflights, answers, strict=True))
         return [facts[self[host]] for host in hosts]
 
@@ -106,7 +103,7 @@ class Preflights:
         Raises:
             PoprunError: One has none, or another.
         """
-        _all([partial(host.check_mpi, mpi) for host in self._hosts.values()])
+        _ask_all([partial(host.check_mpi, mpi) for host in self._hosts.values()])
 
     def find_programs(self, request: Request, environ: Mapping[str, str]) -> list[str]:
         """Return the program's file for each instance.
@@ -116,12 +113,12 @@ class Preflights:
         Raises:
             PoprunError: See `program.find_program`.
         """
-        places: list[tuple[HostSpec, Look]] = []
+        places: list[tuple[HostSpec, ProgramLookup]] = []
         for each in request.assignments:
             search_path = each.exports.get("PATH", environ.get("PATH"))
             look = tuple(each.program.argv), search_path, each.cwd
             places.append((each.host, look))
-        by_host: dict[HostSpec, dict[Look, str]] = {}
+        by_host: dict[HostSpec, dict[ProgramLookup, str]] = {}
         for host, look in places:
             by_host.setdefault(host, {})[look] = ""
         # First this host: a mistake in the program's name is said once, not by each.
@@ -131,7 +128,7 @@ class Preflights:
             questions = [
                 partial(_find_all, self[host], by_host[host]) for host in hosts
             ]
-            by_host |= zip(hosts, _all(questions), strict=True)
+            by_host |= zip(hosts, _ask_all(questions), strict=True)
         return [by_host[host][look] for host, look in places]
 
     def machines(self, hosts: Sequence[HostSpec]) -> list[str]:
@@ -148,11 +145,7 @@ class Preflights:
         connections = (preflight.connection for preflight in preflights)
         return [connection for connection in connections if connection is not None]
 
-    def reopen(
-        self,
-        hosts: Sequence[HostSpec],
-        open_hosts: OpenHosts,
-    ) -> None:
+    def reopen(self, hosts: Sequence[HostSpec], open_hosts: OpenHosts) -> None:
         """Connect to the hosts again: the connections of an attempt end with it.
 
         Raises:
@@ -191,15 +184,17 @@ class Preflights:
         self, hosts: Sequence[HostSpec]
     ) -> dict[HostSpec, MemoryCounters]:
         """Return the counters of each host."""
-        answers = _all([self[host].read_memory_counters for host in hosts])
+        answers = _ask_all([self[host].read_memory_counters for host in hosts])
         return dict(zip(hosts, answers, strict=True))
 
 
-def _find_all(host: Preflight, looks: Iterable[Look]) -> dict[Look, str]:
+def _find_all(
+    host: Preflight, looks: Iterable[ProgramLookup]
+) -> dict[ProgramLookup, str]:
     return {look: host.find_program(*look) for look in looks}
 
 
-def _all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
+def _ask_all(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
     """Return the answers to questions to several hosts, which are asked at once.
 
     Raises:

@@ -10,12 +10,12 @@ from poprun.helpers.processes import exit_code
 from poprun.log import Log
 from poprun.output.router import OutputRouter
 from poprun.plan.values import Plan
-from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.own_host.out_of_memory import MemoryCounters
 from poprun.result import report, summary
 from poprun.result.instances import instance_ends
 from poprun.result.verdict import MACHINERY, Verdict, judge
 from poprun.supervise.attempt_end import AttemptEnd
-from poprun.supervise.stopping import Reason
+from poprun.supervise.job_state import Reason
 from poprun.wire.events import MpirunStarted
 
 # A shell, and other programs that start one, exit with 128 and the signal's number.

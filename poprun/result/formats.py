@@ -14,7 +14,7 @@ from poprun.helpers.processes import exit_code, signal_name
 from poprun.result.instances import FAILED, InstanceEnd
 from poprun.result.report import last_lines, stderr_lines, traceback_text
 from poprun.result.verdict import Verdict
-from poprun.supervise.stopping import JobState, Reason
+from poprun.supervise.job_state import JobState, Reason
 from poprun.users import user_name
 from poprun.wire import events as job_events
 from poprun.wire.events import Event
@@ -105,8 +105,6 @@ def event_object(event: Event) -> dict[str, Any] | None:
                 pass  # the line has a time, and the cause of the job says the rest
             case "is_final":
                 pass  # a later line tells whether the instance is started again
-            case "host_names":
-                pass  # the lines before say it of the others
             case "status":
                 is_killed = os.WIFSIGNALED(value)
                 line["exit_code"] = exit_code(value)
@@ -147,6 +145,7 @@ EVENT_NAMES: Mapping[type[Event], str] = {
     job_events.HostLost: "host_lost",
     job_events.HostsAvailable: "hosts_available",
     job_events.HostJoins: "host_joins",
+    job_events.HostLeaves: "host_leaves",
     job_events.ShimLost: "supervisor_lost",
     job_events.Orphaned: "instance_orphaned",
     job_events.DaemonKilled: "mpirun_daemon_killed",

@@ -57,6 +57,10 @@ class Progress:
         # The members of the present generation, and those that wait for the next.
         self._members = frozenset(range(instances))
         self._reforming: set[int] = set()
+        # The instances that were started later and have not joined the members yet, and
+        # since when their programs run.
+        self._newcomers: set[int] = set()
+        self._joins_since: dict[int, float] = {}
         # The instances that waited in a collective when they were last measured, and
         # since when.
         self._waiting: dict[int, UsageMeasured] = {}
@@ -80,17 +84,20 @@ class Progress:
                 self._ended.discard(rank)
                 # The others do not wait for it.
                 self._members -= {rank}
-            case HostJoins(ranks=ranks, host_names=names):
-                self._instances = len(names)
+                self._newcomers.add(rank)
+            case HostJoins(ranks=ranks):
+                self._instances = max(self._instances, *(r + 1 for r in ranks))
                 self._started.difference_update(ranks)
                 self._ended.difference_update(ranks)
                 self._members -= {*ranks}
+                self._newcomers.update(ranks)
             case ReformAsked(rank=rank):
                 self._reforming.add(rank)
             case ReformEnded(rank=rank):
                 self._reforming.discard(rank)
             case MembersChanged(members=members):
                 self._members = frozenset(members)
+                self._newcomers -= self._members
                 self._reforming.clear()
             case Interrupted() | StacksShown():
                 self._is_stopping = True
@@ -111,7 +118,7 @@ class Progress:
         elapsed = now - self._began
         if elapsed < FIRST_AFTER_S:
             return ""
-        wait = self._wait_to_reform() or self._long_wait(now)
+        wait = self._wait_to_reform() or self._long_join(now) or self._long_wait(now)
         silent_s = 0.0 if wait else now - max(self._began, last_output)
         attempt = f"attempt {self._attempt}, " if self._attempt else ""
         line = f"{attempt}{wait}{self._phase(silent_s)}"
@@ -142,6 +149,18 @@ class Progress:
         verb = "waits" if len(self._reforming) == 1 else "wait"
         who = describe_instances(self._reforming)
         return f"{who} {verb} for {describe_instances(missing)} to re-form, "
+
+    def _long_join(self, now: float) -> str:
+        """Return which instances run for long and have not asked to join the others."""
+        joining = (self._newcomers & self._started) - self._ended - self._reforming
+        since = {rank: self._joins_since.get(rank, now) for rank in joining}
+        self._joins_since = since
+        late = [rank for rank in joining if now >= since[rank] + LONG_WAIT_S]
+        if not late or self._is_stopping:
+            return ""
+        verb = "has" if len(late) == 1 else "have"
+        longest = clock(int(now - min(since.values())))
+        return f"{describe_instances(late)} {verb} not joined ({longest}), "
 
     def _waits(self) -> dict[int, UsageMeasured]:
         """Return the instances that waited when they were last measured."""

@@ -4,7 +4,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.own_host.out_of_memory import MemoryCounters
 from poprun.result.hints import CPU_LIMIT, hint_for_signal, hint_for_words
 from poprun.result.instances import InstanceEnd
 from poprun.result.verdict import Verdict

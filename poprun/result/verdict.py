@@ -19,7 +19,7 @@ from poprun.helpers.processes import exit_code, signal_name
 from poprun.mpirun.values import MpirunFailure, MpirunReport
 from poprun.result.instances import FAILED, STOPPED, SUCCEEDED, InstanceEnd
 from poprun.supervise.attempt_end import AttemptEnd
-from poprun.supervise.stopping import Cause, Reason
+from poprun.supervise.job_state import Cause, Reason
 from poprun.wire.events import (
     DaemonKilled,
     DevicesLost,
@@ -389,11 +389,16 @@ class _Rules:
     def _grows(self) -> Verdict:
         growth = self._event(HostsAvailable)
         assert growth is not None
+        change = f"goes from {growth.num_running} to "
+        if growth.num_instances > growth.num_running:
+            change = f"grows from {growth.num_running} to "
+        elif growth.num_instances == growth.num_running:
+            change = "goes on with "
         return Verdict(
             # If no attempt can follow.
             exit_code=MACHINERY_FAILED,
-            sentence=f"The job grows from {growth.num_running} to "
-            f"{counted(growth.num_instances, 'instance')}, because {growth.why}.",
+            sentence=f"The job {change}{counted(growth.num_instances, 'instance')}, "
+            f"because {growth.why}.",
             grows=True,
         )
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 from popdist import environment as env
 from popdist.durations import read_duration
@@ -18,7 +19,6 @@ from poprun.host.links import open_links
 from poprun.host_specs import HostSpec
 from poprun.job import output_routes
 from poprun.job.output_routes import make_router
-from poprun.job.resource_limits import caller_limits
 from poprun.job.values import Job
 from poprun.log import Log
 from poprun.output import terminal
@@ -26,7 +26,8 @@ from poprun.output.output_tap import OutputTap
 from poprun.output.stdin import Stdin, describe_unread
 from poprun.output.writer import write_text
 from poprun.plan.values import Plan
-from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.own_host.out_of_memory import MemoryCounters
+from poprun.reach.own_host.resource_limits import caller_limits
 from poprun.result import conclusion
 from poprun.result.formats import outcome_name
 from poprun.result.progress import Progress
@@ -40,8 +41,8 @@ from poprun.supervise.clients.server import Clients
 from poprun.supervise.event_log import EventLog
 from poprun.supervise.guard_start import StartedGuard, start_guard
 from poprun.supervise.host_search import HostSearch
+from poprun.supervise.job_state import Cause, Reason
 from poprun.supervise.mpirun_process import MpirunProcess
-from poprun.supervise.stopping import Cause, Reason
 from poprun.supervise.supervisor import Supervisor
 from poprun.wire.call_files import read_call, write_results
 from poprun.wire.events import (
@@ -70,14 +71,15 @@ class Successor:
     guard: StartedGuard
     # They may stop the job meanwhile.
     clients: Clients
-    # The names of the hosts that the attempt has lost, and whether its instances may
-    # still run on one of them.
+    # The names of the hosts that the attempt has lost, whether its instances may still
+    # run on one of them, and when the last one was lost.
     lost_hosts: frozenset[str] = frozenset()
     may_run: bool = False
+    lost_at: float = -inf
     # How many instances were started again during the attempt.
     num_restarts: int = 0
-    # The hosts for which the attempt was stopped, if it did not fail; and the signal
-    # that ends the job after that, 0 for none.
+    # The hosts for which the attempt was stopped, if it did not fail; and a signal to
+    # end the job that came after the attempt, 0 for none.
     growth: HostsAvailable | None = None
     stopped_by: int = 0
     # Whether the attempt counts as a failed one.
@@ -101,8 +103,8 @@ def run_attempt(
     Args:
         restarts_left: How many restarts of --max-restarts are left.
         clients: The clients that the job had before, if it has served any.
-        make_search: Returns what looks for hosts for which it is stopped.
-        make_growth: Returns what takes hosts in while it runs.
+        make_search: Returns the search for hosts with which the job is started again.
+        make_growth: Returns the rules by which hosts join the running attempt.
         changed: Why the attempt before this one has ended, "" for the first.
 
     Raises:
@@ -176,6 +178,8 @@ class _RunningAttempt:
         self._stall_s = stall or env.DEFAULT_STALL_S
         # The guard of the next attempt.
         self._next_guard: StartedGuard | None = None
+        # When a host was last lost.
+        self._lost_at = -inf
 
     def run(
         self,
@@ -216,18 +220,15 @@ class _RunningAttempt:
         may_follow = may_restart(end) and (verdict.grows or not supervisor.num_signals)
         if self._next_guard is not None and may_follow:
             clients.pause()
-            growths = [e for e in end.events if isinstance(e, HostsAvailable)]
-            lost = _lost_hosts(end.events)
-            return verdict, Successor(
-                guard=self._next_guard,
-                clients=clients,
-                lost_hosts=frozenset(event.host for event in lost),
-                may_run=any(event.may_run for event in lost),
-                num_restarts=end.state.membership.num_restarts,
-                growth=growths[-1] if verdict.grows else None,
-                has_failed=not verdict.grows,
-                stopped_by=supervisor.late_signal,
+            return verdict, self._successor(
+                self._next_guard, clients, end, verdict, supervisor.late_signal
             )
+        self._end_job(verdict)
+        clients.end(verdict.exit_code, verdict.sentence)
+        return verdict, None
+
+    def _end_job(self, verdict: Verdict) -> None:
+        """End the job after this attempt, even if another one was to follow."""
         if self._next_guard is not None:
             # The router has written its last.
             log = Log(0, partial(write_text, 2), is_quiet=self._log.is_quiet)
@@ -235,8 +236,28 @@ class _RunningAttempt:
                 log.warn(failure)
         if verdict.grows:
             self._context.recorder.refuse(verdict.exit_code, verdict.sentence)
-        clients.end(verdict.exit_code, verdict.sentence)
-        return verdict, None
+
+    def _successor(
+        self,
+        guard: StartedGuard,
+        clients: Clients,
+        end: AttemptEnd,
+        verdict: Verdict,
+        late_signal: int,
+    ) -> Successor:
+        growths = [e for e in end.events if isinstance(e, HostsAvailable)]
+        lost = _lost_hosts(end.events)
+        return Successor(
+            guard=guard,
+            clients=clients,
+            lost_hosts=frozenset(event.host for event in lost),
+            may_run=any(event.may_run for event in lost),
+            lost_at=self._lost_at,
+            num_restarts=end.state.membership.num_restarts,
+            growth=growths[-1] if verdict.grows else None,
+            has_failed=not verdict.grows,
+            stopped_by=late_signal,
+        )
 
     def _make_listeners(self) -> Iterator[Callable[[Event], None]]:
         """Yield the functions of others that are called with each event."""
@@ -263,6 +284,8 @@ class _RunningAttempt:
                 self._router.show_failed(event.rank)
             case FailedInFinalize(rank=rank):
                 self._router.show_failed(rank)
+            case HostLost():
+                self._lost_at = time.monotonic()
             case HostJoins(ranks=ranks) if self._growth is not None:
                 self._plan = self._growth.plan
                 self._view.extend(self._plan, ranks)

@@ -1,10 +1,10 @@
 """The context of a run, which its stages and attempts share."""
 
 import os
+import resource
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 
-from popdist import environment as env
 from poprun.color import uses_color
 from poprun.helpers.own_process import without_own_changes
 from poprun.host_specs import HostSpec
@@ -15,7 +15,6 @@ from poprun.options.types import AUTO
 from poprun.output.phase_line import PhaseLine
 from poprun.output.terminal import has_status_line
 from poprun.plan.values import Request
-from poprun.reach.agents import AgentStart
 from poprun.reach.hosts import Preflights
 from poprun.reach.remote import HostOpener
 from poprun.result.recorder import Recorder
@@ -25,7 +24,7 @@ from poprun.trace.job_trace import JobTrace
 
 
 class RunContext:
-    """What the stages of a run use: its settings, its hosts, and ways to report.
+    """The settings of a run, its hosts, and its ways to report.
 
     Args:
         caller_environ: The environment that poprun was started with.
@@ -52,6 +51,10 @@ class RunContext:
         # The instances' part of it.
         environ = without_outer_poprun(without_own_changes(caller_environ))
         self.environ = environ
+        # The caller's limits of open files; poprun raises its own.
+        self.descriptor_limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # It may be deleted while the job runs.
+        self.directory = os.getcwd()
         self.settings, self.recorder, self.trace = settings, recorder, trace
         # The id of the job.
         self.identity = os.urandom(16).hex()
@@ -67,13 +70,13 @@ class RunContext:
             on_phase=self.preparing.enter,
         )
         self.log = make_log(settings, environ, self.phase_line.write)
-        self._opener = HostOpener(
+        self.opener = HostOpener(
             settings=settings,
             environ=environ,
             log=self.log,
             show_phase=self.phase_line.show,
         )
-        opened = None if guard is None else partial(self._opener.open, guard.tell)
+        opened = None if guard is None else replace(self.opener, tell=guard.tell).open
         self.hosts = Preflights(opened)
         # The hosts of an elastic job that have the folder of --sync.
         self.synced: set[str] = set()
@@ -86,8 +89,8 @@ class RunContext:
     def reopen_hosts(self, request: Request, guard: StartedGuard) -> None:
         """Reach all hosts of a job again before another attempt."""
         names = [host.name for host in request.hosts]
-        reopen = partial(self._opener.open, guard.tell, synced=names)
-        self.hosts.reopen(request.hosts, reopen)
+        opener = replace(self.opener, tell=guard.tell, synced=names)
+        self.hosts.reopen(request.hosts, opener.open)
         self.hosts.check_mpi(request.mpi)
 
     def open_usable_hosts(
@@ -100,26 +103,17 @@ class RunContext:
         """
         failures: dict[HostSpec, str] = {}
         if guard is not None:
-            reopen = partial(
-                self._opener.open,
-                guard.tell,
-                synced=self.synced,
-                failures=failures,
+            opener = replace(
+                self.opener, tell=guard.tell, synced=self.synced, failures=failures
             )
-            self.hosts.reopen(hosts, reopen)
+            self.hosts.reopen(hosts, opener.open)
             self.synced |= {host.name for host in hosts if host not in failures}
         return failures
 
-    def agent_start(self, host: HostSpec) -> AgentStart:
-        """Return the start of an agent for a running attempt."""
-        # The guard ends the processes with the job's mark.
-        environ = {**self.environ, env.JOB_ID: self.identity}
-        return self._opener.agent_start(host, environ)
-
     def name_hosts(self, guard: StartedGuard | None) -> Sequence[HostSpec] | None:
         """Return the hosts that the options name; None if they name none."""
-        tell = (lambda message: None) if guard is None else guard.tell
-        return self._opener.name_hosts(tell)
+        opener = self.opener if guard is None else replace(self.opener, tell=guard.tell)
+        return opener.name_hosts()
 
 
 def make_log(

@@ -4,10 +4,15 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from poprun.errors import HostUnreachableError, OptionError
+from poprun.errors import (
+    HostUnreachableError,
+    OptionError,
+    PoprunError,
+    SlurmError,
+)
 from poprun.host_specs import HostSpec, parse_hosts
 from poprun.options.settings import Settings
-from poprun.plan import elastic
+from poprun.plan import elastic, slurm
 from poprun.plan.elastic import (
     Bounds,
     Members,
@@ -15,6 +20,7 @@ from poprun.plan.elastic import (
     choose_members,
     read_bounds,
 )
+from poprun.reach.discovery import are_named
 from poprun.reach.host_search import SearchQuestion
 from poprun.run.context import RunContext
 from poprun.supervise.guard_start import StartedGuard
@@ -43,7 +49,7 @@ class ElasticHosts:
     def __init__(self, context: RunContext, num_programs: int) -> None:
         self._context, self._num_programs = context, num_programs
         self._bounds: Bounds | None = None
-        # Of the last attempt: the hosts that were named, and those that took part.
+        # The hosts named for the last attempt, and its members.
         self._named: Sequence[HostSpec] = ()
         self._last: Members | None = None
         # The hosts of the job before it was stopped to grow, and those that the next
@@ -58,7 +64,7 @@ class ElasticHosts:
     def settings_of_attempt(
         self,
         guard: StartedGuard | None,
-        lost: Collection[str],
+        lost: Collection[str] = (),
         growth: HostsAvailable | None = None,
     ) -> Settings:
         """Return the settings of the job with the hosts that can be used now.
@@ -75,17 +81,10 @@ class ElasticHosts:
         settings = self._context.settings
         # After a failed growth, these are hosts that have been counted already.
         self._losses.update(name for name in lost if name not in self._unusable)
-        named: Sequence[HostSpec]
-        if growth is not None:
-            # Another answer of a discovery script could make the job smaller.
-            named = parse_hosts(",".join(growth.hosts))
-            self._before_growth = self._last.hosts if self._last else ()
-        else:
-            named = self._kept or self._name_hosts(guard)
-        self._named, self._kept = named, ()
+        named = self._named = self._hosts_to_try(guard, growth)
         if self._bounds is None:
             self._bounds = read_bounds(settings, self._num_programs, len(named))
-            if settings["host"] is not None:
+            if settings["host"] is not None or self._is_on_own_host:
                 check_is_possible(named, self._bounds)
         bounds = self._bounds
         others = _without(named, lost) if self.can_do_without(lost) else named
@@ -110,26 +109,21 @@ class ElasticHosts:
 
     def can_do_without(self, lost: Collection[str]) -> bool:
         """Return whether the hosts that were named last suffice without those lost."""
-        assert self._bounds is not None
-        members = choose_members(_without(self._named, lost), self._bounds)
-        return members.num_instances >= self._bounds.least_instances
+        members = choose_members(_without(self._named, lost), self.bounds)
+        return members.num_instances >= self.bounds.least_instances
 
     def keep_members(self) -> None:
         """Let the next attempt have the hosts from before a growth that has failed."""
         self._kept = self._before_growth
 
-    def replicas_of(self, num_instances: int) -> int:
-        """Return how many replicas the job has with so many instances."""
-        assert self._bounds is not None
-        return self._bounds.replicas_of(num_instances)
-
     def question(self) -> SearchQuestion | None:
-        """Return what to ask while an attempt runs; None if the job cannot grow."""
+        """Return what to ask while an attempt runs; None if its hosts stay the same."""
         settings, hosts = self._context.settings, self._context.hosts
         members, bounds = self._last, self._bounds
         if members is None or bounds is None or not settings["max-restarts"]:
             return None
-        if members.num_instances == bounds.most_instances:
+        is_full = members.num_instances == bounds.most_instances
+        if is_full and not self._list_may_change:
             return None
         return SearchQuestion(
             members=members,
@@ -139,25 +133,45 @@ class ElasticHosts:
             machines=hosts.machines(members.hosts),
         )
 
+    @property
+    def _list_may_change(self) -> bool:
+        """Whether hosts of the job may be named no longer."""
+        settings = self._context.settings
+        has_file = settings["host"] is None and settings["hostfile"] is not None
+        return settings[elastic.DISCOVERY] is not None or has_file
+
+    @property
+    def _is_on_own_host(self) -> bool:
+        """Whether neither an option nor Slurm names the hosts."""
+        is_in_slurm = slurm.read_job(self._context.environ) is not None
+        return not (is_in_slurm or are_named(self._context.settings))
+
     def question_while_running(
-        self, present: Sequence[HostSpec], share: int, losses: Counter[str]
+        self,
+        present: Sequence[HostSpec],
+        share: int,
+        losses: Counter[str],
+        staying: Sequence[str] = (),
     ) -> SearchQuestion | None:
-        """Return what to ask while instances run on; None if no host may join them.
+        """Return what to ask while instances run on; None if their hosts stay the same.
 
         Args:
             present: The hosts with instances.
             share: How many instances each of them has.
             losses: How often each host was lost in this attempt.
+            staying: The hosts that stay even if they are named no longer.
         """
         settings, bounds = self._context.settings, self._bounds
         if bounds is None or not settings["max-restarts"]:
             return None
-        if len(present) >= min(bounds.most_hosts, bounds.most_instances // share):
+        most = min(bounds.most_hosts, bounds.most_instances // share)
+        if len(present) >= most and not self._list_may_change:
             return None
         return SearchQuestion(
             members=Members(hosts=present, num_instances=share * len(present)),
             bounds=replace(bounds, share=share),
             losses=dict(self._losses + losses),
+            staying=staying,
             # ssh could not ask for a password.
             settings={"distribute-ssh-key": False}
             | {n: settings[n] for n in SEARCH_OPTIONS},
@@ -166,10 +180,26 @@ class ElasticHosts:
             synced=sorted(self._context.synced),
         )
 
-    def settings_on(self, hosts: Sequence[HostSpec], share: int) -> Settings:
-        """Return the settings of the job with so many instances on these hosts."""
-        members = Members(hosts=hosts, num_instances=share * len(hosts))
-        return elastic.settings_with(self._context.settings, members, self.bounds)
+    def _hosts_to_try(
+        self, guard: StartedGuard | None, growth: HostsAvailable | None
+    ) -> Sequence[HostSpec]:
+        if growth is not None:
+            # Another answer of a discovery script could make the job smaller.
+            self._before_growth = self._last.hosts if self._last else ()
+            return parse_hosts(",".join(growth.hosts))
+        kept, self._kept = self._kept, ()
+        try:
+            return kept or self._name_hosts(guard)
+        except PoprunError as error:
+            # A script or a file that was right before may be so again later.
+            before = self._named
+            if not before and isinstance(error, SlurmError):
+                job = slurm.read_job(self._context.environ)
+                before = () if job is None else job.nodes
+            if not before:
+                raise
+            self._context.log.warn(f"{error} The attempt has the hosts known before.")
+            return before
 
     def _name_hosts(self, guard: StartedGuard | None) -> Sequence[HostSpec]:
         settings = self._context.settings

@@ -1,11 +1,10 @@
 """Takes hosts into a running attempt: its plan grows, and each gets its instances.
 
 The hosts of a plan are places, each with the same number of instances. A host that
-returns takes its own place, another one the first place whose host was lost, or a new
-one.
+returns takes its own place. Another host takes the first place of a lost one, or a new
+place.
 """
 
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,18 +17,19 @@ from poprun.host_specs import HostSpec
 from poprun.job.job_description import make_job
 from poprun.job.values import Job
 from poprun.plan.assignments import generation_variables, make_plan
+from poprun.plan.elastic import Members, settings_with
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.values import Plan, Request, new_attempt, new_generation
-from poprun.reach.addresses import own_address_towards
-from poprun.reach.agent_connection import AgentConnection
-from poprun.reach.agents import AgentStart
+from poprun.reach.connections.agent_connection import AgentConnection
+from poprun.reach.connections.agents import AgentStart
 from poprun.reach.host_search import SearchQuestion
 from poprun.reach.hosts import Preflight
-from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.own_host.addresses import own_address_towards
+from poprun.reach.own_host.out_of_memory import MemoryCounters
 from poprun.reach.remote import RemotePreflight
 from poprun.run.context import RunContext
 from poprun.run.elastic_hosts import ElasticHosts
-from poprun.supervise.arrivals import Handshake, Joined, Question
+from poprun.supervise.arrivals import Handshake, Question
 from poprun.supervise.host_search import HostSearch
 from poprun.supervise.membership import BeginGeneration
 from poprun.wire import protocol
@@ -47,7 +47,7 @@ class RunningGrowth:
         job: The job as the first hosts get it.
         read_request: Returns a request for settings, and a function that returns the
             facts of hosts.
-        search: Returns the search that answers a question.
+        warn: Says why hosts cannot be found.
     """
 
     def __init__(
@@ -57,15 +57,14 @@ class RunningGrowth:
         context: RunContext,
         hosts: ElasticHosts,
         read_request: Callable[..., Request],
-        search: Callable[[SearchQuestion], HostSearch],
+        warn: Callable[[str], None],
     ) -> None:
         self.plan = plan
-        self.search = search
-        # The memory counters of the hosts that have joined, at that time.
+        # The memory counters of each host that has joined, from before.
         self.memory: dict[HostSpec, MemoryCounters] = {}
         self._job, self._context, self._hosts = job, context, hosts
-        self._read_request = read_request
-        # The places whose hosts are lost.
+        self._read_request, self._warn = read_request, warn
+        # The places of lost hosts.
         self._vacant: set[int] = set()
         self._num_joined = 0
         # By instance, on the hosts that have joined: the job as its host gets it.
@@ -97,15 +96,25 @@ class RunningGrowth:
         hosts = self.plan.request.hosts
         present = [h for place, h in enumerate(hosts) if place not in self._vacant]
         share = self.plan.topology.instances_per_host
-        return self._hosts.question_while_running(present, share, losses)
+        # Instances on poprun's own machine run on with it.
+        facts = zip(hosts, self.plan.request.facts, strict=True)
+        own = [host.name for host, each in facts if each.is_own_host]
+        return self._hosts.question_while_running(present, share, losses, own)
+
+    def search(self, question: SearchQuestion) -> HostSearch:
+        environ, mark = self._context.environ, self._job.mark
+        return HostSearch(question, environ, mark, self._warn)
 
     def connect(self, host: HostSpec) -> AgentStart:
-        return self._context.agent_start(host)
+        # The guard ends the processes with the job's mark.
+        environ = {**self._context.environ, env.JOB_ID: self._context.identity}
+        return replace(self._context.opener, environ=environ).agent_start(host)
 
     def handshake(self, host: HostSpec, connection: AgentConnection) -> Handshake:
         """Ask the agent of a host, and return the function that lets the host join."""
         preflight = RemotePreflight(connection, self._context.environ)
-        answer = yield Question(protocol.DESCRIBE_HOST, os.getcwd(), HostFacts)
+        directory = self._context.directory
+        answer = yield Question(protocol.DESCRIBE_HOST, directory, HostFacts)
         facts = preflight.with_login(answer)
         memory = yield Question(protocol.READ_MEMORY, None, MemoryCounters)
         # All instances have the same program.
@@ -122,7 +131,7 @@ class RunningGrowth:
         facts: HostFacts,
         memory: MemoryCounters,
         path: str,
-    ) -> Joined:
+    ) -> RemoteHost:
         """Give a host its place in the plan, and let its agent get ready."""
         connection = preflight.connection
         place = self._place_of(host)
@@ -134,8 +143,7 @@ class RunningGrowth:
         self._context.hosts.put(host, preflight)
         # Another copy could replace files of its instances.
         self._context.synced.add(host.name)
-        names = (assignment.host.name for assignment in plan.assignments)
-        return Joined(link, connection, tuple(names))
+        return link
 
     def _place_of(self, host: HostSpec) -> int:
         hosts = self.plan.request.hosts
@@ -157,15 +165,12 @@ class RunningGrowth:
             # A job on this host alone needed none.
             all_facts[0] = Preflight(own_address_towards(address)).facts()
         known = dict(zip(hosts, all_facts, strict=True))
-        settings = self._hosts.settings_on(hosts, share)
+        members = Members(hosts=hosts, num_instances=share * len(hosts))
+        settings = settings_with(self._context.settings, members, self._hosts.bounds)
         request = self._read_request(settings, lambda named: [known[h] for h in named])
-        request = replace(
-            request,
-            output_folder=before.output_folder,
-            cache_path=before.cache_path,
-            cache_is_temporary=before.cache_is_temporary,
+        return make_plan(
+            request.with_files_of(before), self.plan.attempt, self.plan.partition
         )
-        return make_plan(request, self.plan.attempt, self.plan.partition)
 
     def _link(
         self, plan: Plan, place: int, connection: AgentConnection, path: str
@@ -195,6 +200,7 @@ class RunningGrowth:
             routes=self._job.routes,
             terminals=self._job.terminals,
             umask=context.umask,
+            limits=context.descriptor_limits,
         )
         call = read_call(context.caller_environ)
         link = join_link(job, seen, place, connection, call)

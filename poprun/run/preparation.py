@@ -7,7 +7,6 @@ from math import inf
 from poprun.errors import HostUnreachableError, LaunchError, PoprunError
 from poprun.job import job_description, output_routes
 from poprun.job.reservation import DeviceReservation
-from poprun.job.resource_limits import check_proc
 from poprun.job.values import Job
 from poprun.output import terminal
 from poprun.output.output_files import make_files
@@ -15,13 +14,14 @@ from poprun.plan.assignments import make_plan
 from poprun.plan.host_facts import HostFacts
 from poprun.plan.topology import Topology
 from poprun.plan.values import PartitionVariables, Plan, Request, new_attempt
-from poprun.reach.host_search import SearchQuestion
+from poprun.reach.own_host.resource_limits import check_proc
 from poprun.reach.remote import mpi_checks
 from poprun.result.verdict import Verdict
 from poprun.run.attempt import Successor, wait_for_stdin
 from poprun.run.context import RunContext
 from poprun.run.elastic_hosts import ElasticHosts
 from poprun.run.growth import RunningGrowth
+from poprun.run.planner import Planner
 from poprun.supervise.guard_start import StartedGuard
 from poprun.supervise.host_search import HostSearch
 from poprun.wire.events import HostsAvailable
@@ -57,6 +57,7 @@ def prepare(plan: Plan, files: list[str], context: RunContext) -> Job:
         routes=routes,
         terminals=terminal.choose_terminals(settings["tty"], width),
         umask=context.umask,
+        limits=context.descriptor_limits,
     )
     if request.output_folder is not None:
         make_files(request.output_folder, plan.attempt.number, num_instances)
@@ -68,11 +69,7 @@ class Preparation:
     """The request, the devices and the plan of each attempt of a job.
 
     Args:
-        hosts: Those of an elastic job; None for a job that always has the same.
-        plan_again: Returns the request of the next attempt of an elastic job. It gets
-            the guard, the hosts that the last attempt has lost, and its growth.
-        read_request: Returns a request for settings, and a function that returns the
-            facts of hosts.
+        request: The request of the first attempt.
 
     Raises:
         PoprunError: The job cannot be started. Nothing is reserved then.
@@ -84,16 +81,15 @@ class Preparation:
         guard: StartedGuard,
         context: RunContext,
         stages: Stages,
-        hosts: ElasticHosts | None,
-        plan_again: Callable[..., Request],
-        read_request: Callable[..., Request],
+        planner: Planner,
     ) -> None:
         self._request, self._context, self._stages = request, context, stages
-        self._hosts, self._plan_again = hosts, plan_again
-        self._read_request = read_request
+        self._planner, self._hosts = planner, planner.hosts
         self._num_reservations = 0
         # The needs for which there are devices.
         self._reserved_for: tuple[Topology, bool] | None = None
+        # Why hosts were last to leave if the job could not be started without them.
+        self._failed_drop = ""
         # A job that is refused must not reserve or show anything.
         context.enter("check")
         self._files = _check(request, context)
@@ -108,7 +104,7 @@ class Preparation:
     def prepare(
         self, number: int = 0, num_failures: int = 0, first: HostFacts | None = None
     ) -> tuple[Plan, Job]:
-        """Return the plan and the job of an attempt, whose hosts are connected.
+        """Return the plan and the job of an attempt; its hosts are connected.
 
         Args:
             num_failures: How many of the attempts before it have failed.
@@ -129,7 +125,7 @@ class Preparation:
         Args:
             number: The number of the attempt.
             num_failures: How many of the attempts before it have failed.
-            last: What the last attempt has left.
+            last: What this attempt takes over from the last one.
             time_left_s: How long it may wait for IPUs at most.
 
         Raises:
@@ -144,22 +140,23 @@ class Preparation:
                 self._context.reopen_hosts(self._request, last.guard)
                 first = self._context.hosts.describe(self._request.hosts[:1])[0]
             else:
-                self._change_hosts(last, time_left_s)
+                self._change_hosts(self._hosts, last, time_left_s)
             return self.prepare(number, num_failures, first)
         except temporary as error:
             raise HostUnreachableError(str(error)) from error
 
-    def undo_growth(self) -> None:
+    def undo_growth(self, growth: HostsAvailable) -> None:
         """Let the next attempt have the hosts from before a growth that has failed."""
         assert self._hosts is not None
         self._hosts.keep_members()
+        self._failed_drop = growth.why if growth.dropped else self._failed_drop
 
     def can_do_without(self, lost: Collection[str]) -> bool:
         """Return whether the next attempt does not need the hosts that are lost."""
         return self._hosts is not None and self._hosts.can_do_without(lost)
 
     def make_search(self, mark: str, warn: Callable[[str], None]) -> HostSearch | None:
-        """Return what looks for hosts while the attempt runs.
+        """Return the search for hosts with which the job is started again.
 
         Args:
             mark: NAME=VALUE in the environment of every process of the job.
@@ -179,32 +176,33 @@ class Preparation:
     def make_growth(
         self, plan: Plan, job: Job, warn: Callable[[str], None]
     ) -> RunningGrowth | None:
-        """Return what takes hosts into a running attempt; None if none may join it.
+        """Return the rules by which hosts join the attempt; None if none may.
 
         Args:
             warn: Says why hosts cannot be found.
         """
         if self._hosts is None or plan.request.reform_refusal:
             return None
-        environ = self._context.environ
-
-        def search(question: SearchQuestion) -> HostSearch:
-            return HostSearch(question, environ, job.mark, warn)
-
         return RunningGrowth(
-            plan, job, self._context, self._hosts, self._read_request, search
+            plan, job, self._context, self._hosts, self._planner.read_request, warn
         )
 
     def _refuse_growth(self, growth: HostsAvailable) -> str:
-        """Return why there are no IPUs for more instances; "" if there are."""
+        """Return why the job cannot have other hosts, such as no IPUs; "" if it can."""
         num_instances = growth.num_instances
         assert self._hosts is not None
-        if self._reserved.partition is None:
+        if growth.dropped and growth.why == self._failed_drop:
+            # It would be stopped for the same hosts without end.
+            return (
+                f"{growth.why[:1].upper()}{growth.why[1:]}, but the job keeps its "
+                "hosts: it could not be started on the others."
+            )
+        if self._reserved.partition is None or growth.dropped:
             return ""
         topology = replace(
             self._request.topology,
             num_instances=num_instances,
-            num_replicas=self._hosts.replicas_of(num_instances),
+            num_replicas=self._hosts.bounds.replicas_of(num_instances),
         )
         request = replace(
             self._request,
@@ -219,20 +217,19 @@ class Preparation:
             f"{growth.why}: {refusal}"
         )
 
-    def _change_hosts(self, last: Successor, time_left_s: float) -> None:
-        before, guard = self._request, last.guard
-        self._request = replace(
-            self._plan_again(guard, last.lost_hosts, last.growth),
-            # All attempts share them.
-            output_folder=before.output_folder,
-            cache_path=before.cache_path,
-            cache_is_temporary=before.cache_is_temporary,
-        )
+    def _change_hosts(
+        self, hosts: ElasticHosts, last: Successor, time_left_s: float
+    ) -> None:
+        guard = last.guard
+        settings = hosts.settings_of_attempt(guard, last.lost_hosts, last.growth)
+        request = self._planner.read_request(settings)
+        self._request = request.with_files_of(self._request)
         self._files = _check(self._request, self._context)
         if self._needs() != self._reserved_for:
             # The instances get other devices. A job that grows keeps those that it has
             # until there are more.
-            held, grows = self._reserved, last.growth is not None
+            held, growth = self._reserved, last.growth
+            grows = growth is not None and not growth.dropped
             if not grows:
                 self.cancel(guard)
             self._reserve(guard, time_left_s, waits=not grows)

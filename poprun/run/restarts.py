@@ -15,6 +15,7 @@ from poprun.backoff import restart_wait
 from poprun.errors import TIMED_OUT, HostUnreachableError, PoprunError
 from poprun.helpers import processes
 from poprun.helpers.end_actions import EndActions
+from poprun.helpers.own_process import CALLER_INTERRUPT
 from poprun.helpers.processes import signal_name
 from poprun.job.values import Job
 from poprun.plan.values import Plan
@@ -24,15 +25,11 @@ from poprun.run.context import RunContext
 from poprun.run.preparation import Preparation
 from poprun.supervise.clients.server import Clients
 from poprun.supervise.guard_start import StartedGuard, start_guard
-from poprun.supervise.supervisor import (
-    CALLER_INTERRUPT,
-    ENDING_SIGNALS,
-    HANDLED_SIGNALS,
-)
+from poprun.supervise.signals import ENDING_SIGNALS, HANDLED_SIGNALS
 from poprun.vipu.leases import CUT_OFF_S
 
-# What is left of poprun on a host whose connection is closed kills the instances 1.2 s
-# later.
+# The agent of a host, or its guard, kills the instances 1.2 s after the connection is
+# closed. No attempt starts before that.
 CLOSED_S = 2.0
 # How often to look whether the guard lives.
 LOOK_S = 0.25
@@ -93,7 +90,7 @@ class Restarts:
             self._num_in_place += last.num_restarts
             self._num_failures += last.has_failed
             self._guard, self._clients = last.guard, last.clients
-            wait = self._wait_before(last)
+            wait = self._wait_before(last, job)
             if wait >= self._time_left(job):
                 why = "--timeout leaves no time."
                 if last.growth is None:
@@ -107,30 +104,33 @@ class Restarts:
                 why = f"Stopped by {stopped} before attempt {self._number} was started."
                 return self._end(job, stopped.exit_code, why, outcome="interrupted")
             except HostUnreachableError as error:
-                # A host that restarts takes a while: the next wait is longer.
                 self._refusal = error
-                grows = last.growth is not None
-                if grows:
-                    self._preparation.undo_growth()
-                if not (self._num_left or grows):
+                if last.growth is not None:
+                    self._preparation.undo_growth(last.growth)
+                elif not self._num_left:
                     return self._end(job, error.exit_code, str(error))
                 self._log.error(str(error))
                 verdict = Verdict(exit_code=error.exit_code, sentence=str(error))
-                # The hosts that were lost may be back by then. The job goes on without
-                # those that it was stopped for, which is no failure of it.
-                successor = replace(
-                    last,
-                    guard=self._guard,
-                    lost_hosts=frozenset(last.growth.new_hosts if last.growth else ()),
-                    may_run=False,
-                    growth=None,
-                    has_failed=not grows,
-                    num_restarts=0,
-                )
+                successor = self._after_refusal(last)
         if self._causes:
             self._causes.append(verdict.sentence)
             self._show_causes()
         return verdict.exit_code
+
+    def _after_refusal(self, last: Successor) -> Successor:
+        """Return the successor of an attempt that could not be started."""
+        # Lost hosts may be back by then. If the job was stopped to grow, it goes on
+        # without the new hosts, which is no failure of it.
+        new_hosts = () if last.growth is None else last.growth.new_hosts
+        return replace(
+            last,
+            guard=self._guard,
+            lost_hosts=frozenset(new_hosts),
+            may_run=False,
+            growth=None,
+            has_failed=last.growth is None,
+            num_restarts=0,
+        )
 
     def _prepare_next(
         self, job: Job, wait: float, successor: Successor
@@ -151,6 +151,7 @@ class Restarts:
                 prepared = self._preparation.prepare_next(
                     self._number, self._num_failures, last, self._time_left(job)
                 )
+                self._wait_until(last.lost_at + CLOSED_S, prepared[1])
                 self._show("")
                 return prepared
         except (StoppedError, HostUnreachableError):
@@ -187,38 +188,47 @@ class Restarts:
         """Return how many seconds of --timeout are left."""
         return self._began + job.timeout - time.monotonic()
 
-    def _wait_before(self, successor: Successor) -> float:
-        """Return how long to wait: the instances of lost hosts have ended by then."""
-        least, lost = 0.0, successor.lost_hosts
-        if lost:
-            ends_soon = not successor.may_run and self._preparation.can_do_without(lost)
-            least = CLOSED_S if ends_soon else CUT_OFF_S
+    def _wait_before(self, successor: Successor, job: Job) -> float:
+        """Return how long to wait before the hosts are reached again."""
+        lost = successor.lost_hosts
         if successor.growth is not None and not lost:
             return 0.0
-        return max(least, restart_wait(self._num_failures - 1))
+        wait = restart_wait(self._num_failures - 1)
+        if not lost:
+            return wait
+        # Its instances have ended by then.
+        if successor.may_run or not self._preparation.can_do_without(lost):
+            wait = max(wait, CUT_OFF_S)
+        elif job.devices is not None:
+            wait = max(wait, CLOSED_S)
+        return max(0.0, successor.lost_at + wait - time.monotonic())
 
     def _sleep(self, seconds: float, job: Job, successor: Successor) -> None:
         """Wait, with a guard that lives all the time."""
         number = self._num_failures + self._num_in_place
         count = f": restart {number} of at most {self._most}"
-        if seconds:
+        if seconds or successor.has_failed:
+            rounded = round(seconds, 1)
+            when = f"in {rounded:g} s" if rounded else "now"
             self._log.say(
-                f"the job will be started again in {seconds:g} s"
+                f"the job will be started again {when}"
                 f"{count if successor.has_failed else ''}."
             )
         self._context.recorder.wait_for_restart(seconds)
         self._show("waiting to start the job again")
-        ends_by = time.monotonic() + seconds
-        while (left := ends_by - time.monotonic()) > 0:
-            if client := self._clients.wait(min(LOOK_S, left)):
-                raise StoppedError(signal.SIGINT, client)
-            self._keep_guard(job)
+        self._wait_until(time.monotonic() + seconds, job)
         self._show("checking the hosts")
         if job.devices is not None:
             if successor.lost_hosts:
                 job.devices.detach_all()
             # The guard before this one had to end first.
             job.devices.live_with(self._guard.pid)
+
+    def _wait_until(self, ends_by: float, job: Job) -> None:
+        while (left := ends_by - time.monotonic()) > 0:
+            if client := self._clients.wait(min(LOOK_S, left)):
+                raise StoppedError(signal.SIGINT, client)
+            self._keep_guard(job)
 
     def _keep_guard(self, job: Job) -> None:
         """Replace a guard that was killed."""

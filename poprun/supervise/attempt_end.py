@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from poprun.supervise.stopping import JobState
+from poprun.supervise.job_state import JobState
 from poprun.wire.events import Event
 
 

@@ -10,7 +10,7 @@ from math import inf
 
 from poprun.output.router import OutputRouter
 from poprun.output.streams import Streams
-from poprun.supervise.stopping import Cause, Reason
+from poprun.supervise.job_state import Cause, Reason
 
 # How long a reader may take nothing at all before the rest is given up: after a
 # failure of the job, after an order to stop it, and after a second signal.

@@ -16,6 +16,7 @@ from poprun.wire.events import (
     FailedInFinalize,
     GuardLost,
     HostJoins,
+    HostLeaves,
     HostLost,
     HostsAvailable,
     Interrupted,
@@ -55,6 +56,8 @@ class EventLog:
         # None when it has ended, too.
         self._debugged = debugged
         self._interrupts = 0
+        # Why hosts are to leave the job.
+        self._leaving: dict[str, str] = {}
         # The keys of `_warn_once` so far.
         self._warned_of: set[object] = set()
 
@@ -89,6 +92,11 @@ class EventLog:
                 self._names_hosts = True
                 which = describe_instances(ranks)
                 self._log.say(f"The host {host} can be used: starting {which} there.")
+            case HostLeaves(host=host, why=why):
+                self._leaving[host] = why
+                self._log.say(
+                    f"{why}: the others go on without it at their next commit."
+                )
             case SlurmEndsJob() if not self._interrupts:
                 self._warn_once(
                     SlurmEndsJob, "Slurm is ending its job: stopping the instances."
@@ -182,6 +190,8 @@ class EventLog:
                     f"poprun's guard{self._on(host)} was killed; another takes its "
                     "place."
                 )
+            case HostLost(host=host, why=why) if self._leaving.get(host) == why:
+                self._log.say(f"The host {host} has left the job.")
             case HostLost(host=host, why=why):
                 self._log.warn(f"Lost the host {host}: {why}.")
             case Rejected(why=why):

@@ -4,7 +4,6 @@ The guards of agents on other hosts start no mpirun (host/agent.py).
 """
 
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,9 +16,9 @@ from poprun.errors import LaunchError
 from poprun.helpers import own_process, processes
 from poprun.helpers.end_actions import EndAction, EndActions, RemovePath
 from poprun.helpers.job_files import LOCK, append, make_lock
-from poprun.job.resource_limits import caller_limits
 from poprun.job.values import Job
 from poprun.output.waiter import READ, WRITE, Interest
+from poprun.reach.own_host.resource_limits import caller_limits
 from poprun.supervise.guard_start import StartedGuard, start_guard
 from poprun.wire import codec, protocol
 from poprun.wire.channel import Channel
@@ -174,14 +173,19 @@ class MpirunProcess:
         if mpirun and mpirun.start == self._known[self._pid]:
             processes.send(number, mpirun)
 
-    def reap(self) -> None:
-        """Take in that child processes of poprun may have changed their state."""
+    def reap(self) -> list[tuple[int, int]]:
+        """Take in that child processes of poprun may have changed their state.
+
+        Return those that have ended, as pid and wait status.
+        """
+        ended = processes.reap()
         # mpirun is poprun's own child only when a guard has died.
-        for pid, status in processes.reap():
+        for pid, status in ended:
             if pid == self._pid:
                 self._on_exit(status)
         # SIGCHLD comes when a child is stopped, too.
         self._continue_guard()
+        return ended
 
     def hand_over(self, successor: StartedGuard) -> None:
         """Leave what the attempts of the job share to the guard of the next one."""
@@ -220,8 +224,6 @@ class MpirunProcess:
             os.close(descriptor)
         if self._lock >= 0:
             os.close(self._lock)
-        # Another attempt would take what this one has raised for the caller's.
-        resource.setrlimit(resource.RLIMIT_NOFILE, self._job.descriptor_limits)
         return output
 
     @property

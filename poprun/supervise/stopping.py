@@ -9,13 +9,22 @@ actions that come back, and calls again with a Tick when `deadline` has come.
 """
 
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from dataclasses import replace
 from math import inf
 
-from poprun.supervise import membership
-from poprun.supervise.membership import Answer, Membership
+from poprun.supervise import generations
+from poprun.supervise.job_state import (
+    SLURMS_END,
+    Action,
+    Cause,
+    JobState,
+    Phase,
+    Reason,
+    ShowStacks,
+    SignalMpirun,
+    TellHosts,
+)
+from poprun.supervise.membership import Answer
 from poprun.wire import protocol
 from poprun.wire.events import (
     Clean,
@@ -41,10 +50,16 @@ from poprun.wire.events import (
     StacksShown,
     Started,
     StartedAgain,
+    Tick,
 )
 
-# The longest grace period when mpirun, the guard or a shim has died.
+# The longest grace period after the death of mpirun, a shim or a host, and where no
+# output is read or not all instances have started.
 MACHINERY_GRACE_S = 1.0
+SHORT_GRACE = (
+    *(Reason.MPIRUN_ENDED, Reason.SHIM_LOST, Reason.HOST_LOST),
+    *(Reason.OUTPUT_CLOSED, Reason.START_TIMEOUT),
+)
 # How long Slurm may take to send SIGTERM to all processes of a job.
 SLURM_SIGNALS_S = 0.2
 # How long instances may take to show their Python stacks, all together.
@@ -59,174 +74,18 @@ MPIRUN_TIMEOUT_PER_INSTANCE_S = 0.05
 MPIRUN_TERM_TIMEOUT_S = 5.0
 
 
-class Phase(IntEnum):
-    """The phases of a job, in their order."""
-
-    RUNNING = 0
-    TRACING = 1  # the instances show their Python stacks before they are stopped
-    STOPPING = 2  # a signal has been sent, and may be obeyed
-    KILLING = 3
-    LEAVING = 4  # all instances have ended; shims and mpirun may go
-    ENDING = 5  # mpirun did not go by itself
-    OVER = 6
-
-
-class Reason(IntEnum):
-    """Why a job stops before all its instances have ended by themselves."""
-
-    FAILED = 0
-    REFUSED = 1
-    INTERRUPTED = 2
-    TIMEOUT = 3
-    START_TIMEOUT = 4
-    OUTPUT_CLOSED = 5
-    MPIRUN_ENDED = 6
-    SHIM_LOST = 7
-    DEVICES_LOST = 8
-    HOST_LOST = 9
-    GROWTH = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
-    reason: Reason
-    rank: int | None = None
-    signal: int | None = None
-    # The client of popctl that has asked for it, "" if none has.
-    client: str = ""
-
-
-SLURMS_END = Cause(reason=Reason.INTERRUPTED, signal=signal.SIGTERM)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """Something to do for the end of a job."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TellHosts(Action):
-    """Send a decision to all hosts: see HostLink.tell."""
-
-    kind: int
-    values: Sequence[int] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalMpirun(Action):
-    signal: int
-
-
-class ShowStacks(Action):
-    """Show the Python stacks of all instances; StacksShown is the end of it."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobState:
-    """How far a job has come."""
-
-    num_instances: int
-    grace: float = 5.0
-    keep_going: bool = False
-    # Absolute times, on the clock that `now` is read from.
-    ends_by: float = inf
-    starts_by: float = inf
-    # The seconds that the user allowed for each.
-    timeout: float = inf
-    start_timeout: float = inf
-    # Whether Slurm may send SIGTERM to all processes, to poprun too.
-    is_in_slurm: bool = False
-    # The instance of --pdb, until it ends: no failure of another one stops it.
-    debugged: int | None = None
-    # Whether a Python of it has its debugger, since when that shows a prompt, and
-    # whether it has been interrupted since the last one.
-    has_debugger: bool = False
-    prompt_since: float = inf
-    was_interrupted: bool = False
-    # The first instance that has failed by itself, and without which the job does not
-    # go on; and whether any program has ended.
-    failed: int | None = None
-    has_ended_program: bool = False
-    membership: Membership = field(default_factory=Membership)
-
-    phase: Phase = Phase.RUNNING
-    phase_ends: float = inf
-    stopping_since: float = inf
-    # When the instances get SIGTERM that Slurm may have signalled.
-    signals_at: float = inf
-    cause: Cause | None = None
-    connected: frozenset[int] = frozenset()
-    started: frozenset[int] = frozenset()
-    gone: frozenset[int] = frozenset()
-    # The instances whose shims mpirun does not wait for: they were lost, or are on a
-    # host that has come.
-    beside_mpirun: frozenset[int] = frozenset()
-    # When an instance last failed, or something other than poprun stopped it.
-    failed_at: float = -inf
-    mpirun_ended: bool = False
-    mpirun_hung: bool = False
-    mpirun_killed: bool = False  # by poprun
-    got_sigterm: bool = False
-
-    @property
-    def deadline(self) -> float:
-        """When something is to be done even if nothing happens."""
-        if self.phase is Phase.RUNNING:
-            # The time in which a user types at a prompt does not count.
-            due = min(self.ends_by, self.starts_by)
-            due = inf if self.prompt_since < inf else due
-            return min(due, self.membership.deadline)
-        if self.phase is Phase.STOPPING:
-            return min(self.phase_ends, self.signals_at)
-        return self.phase_ends
-
-    @property
-    def have_all_started(self) -> bool:
-        """Whether each instance has started, or was lost before and is not needed."""
-        survived = self.gone if self.cause is None else frozenset[int]()
-        return len(self.started | survived) == self.num_instances
-
-    @property
-    def may_grow(self) -> bool:
-        """Whether it may be stopped to start again with more instances.
-
-        A job in which a program has ended is about to end. Where instances can re-form,
-        they may keep their state in memory alone.
-        """
-        all_run = len(self.started) == self.num_instances and not self.gone
-        is_running = self.phase is Phase.RUNNING and self.debugged is None
-        may_stop = not self.has_ended_program and not self.membership.may_have_state
-        return is_running and all_run and may_stop
-
-    @property
-    def outlives_mpirun(self) -> bool:
-        """Whether an instance is left, but none that mpirun has started."""
-        left = set(range(self.num_instances)) - self.gone
-        is_running = self.phase is Phase.RUNNING
-        return is_running and bool(left) and left <= self.beside_mpirun
-
-    @property
-    def debugger_takes_interrupt(self) -> bool:
-        """Whether Ctrl-C is for the debugger: twice without a prompt is for the job."""
-        is_running = self.phase is Phase.RUNNING and self.debugged is not None
-        is_answered = self.prompt_since < inf or not self.was_interrupted
-        return is_running and self.has_debugger and is_answered
-
-
 Step = tuple[JobState, list[Action | Answer]]
 
 
 def decide(state: JobState, event: Event, now: float) -> Step:
     """Return how the job goes on after an event, and what to do for it."""
-    members, answers = membership.decide(state.membership, event, now)
+    members, answers = generations.decide(state.membership, event, now)
     state = _note(replace(state, membership=members), event, now)
     if state.have_all_started:
         state = replace(state, starts_by=inf)
     state, actions = _react(state, event, now)
     if state.phase is not Phase.RUNNING and not members.is_over:
-        members, more_answers = membership.end(members)
+        members, more_answers = generations.end(members)
         state = replace(state, membership=members)
         answers += more_answers
     actions += answers
@@ -256,7 +115,8 @@ def _note(state: JobState, event: Event, now: float) -> JobState:
             )
         case Exited(rank=rank, status=status, by_itself=by_itself):
             failed_at = now if status or not by_itself else state.failed_at
-            has_failed = by_itself and status != 0 and not _goes_on(state)
+            is_survived = _goes_on(state) or state.membership.is_of_left(event)
+            has_failed = by_itself and status != 0 and not is_survived
             state = replace(state, failed_at=failed_at, has_ended_program=True)
             return _note_end(state, rank, now, has_failed=has_failed)
         case FailedInFinalize(rank=rank):
@@ -265,10 +125,10 @@ def _note(state: JobState, event: Event, now: float) -> JobState:
             return replace(state, gone=state.gone.union(ranks))
         case StartedAgain(rank=rank):
             return replace(state, gone=state.gone - {rank})
-        case HostJoins(ranks=ranks, host_names=names):
+        case HostJoins(ranks=ranks):
             return replace(
                 state,
-                num_instances=len(names),
+                num_instances=max(state.num_instances, *(r + 1 for r in ranks)),
                 connected=state.connected.union(ranks),
                 started=state.started.difference(ranks),
                 gone=state.gone.difference(ranks),
@@ -326,39 +186,20 @@ def _react(state: JobState, event: Event, now: float) -> Step:
     if cause := _cause_in_place_of_growth(state, event):
         # The instances have got SIGTERM already.
         return replace(state, cause=cause), []
+    if state.membership.is_of_left(event):
+        return state, []
     running = state.phase is Phase.RUNNING
-    machinery = min(state.grace, MACHINERY_GRACE_S)
+    if running and (cause := _cause_while_running(state, event)):
+        return _stop(state, cause, now)
     match event:
-        case Exited() | FailedInFinalize() if running and state.failed is not None:
-            if state.keep_going or state.debugged is not None:
-                return state, []
-            cause = Cause(reason=Reason.FAILED, rank=state.failed)
-            return _stop(state, cause, now, state.grace)
         case DebuggerInterrupted(rank=rank) if running:
             return state, [TellHosts(kind=protocol.INTERRUPT_INSTANCE, values=(rank,))]
-        case Refused() | ShimLost() | HostLost() if _goes_on(state):
-            return state, []
-        case Refused(rank=rank) if running:
-            return _stop(
-                state, Cause(reason=Reason.REFUSED, rank=rank), now, state.grace
-            )
-        case ShimLost(rank=rank) if running:
-            return _stop(
-                state, Cause(reason=Reason.SHIM_LOST, rank=rank), now, machinery
-            )
-        case HostLost(ranks=ranks) if running and ranks:
-            return _stop(state, Cause(reason=Reason.HOST_LOST), now, machinery)
         case MpirunExited() if state.outlives_mpirun:
             return state, []
         case MpirunExited() if state.phase < Phase.LEAVING and not _all_gone(state):
-            return _stop(state, Cause(reason=Reason.MPIRUN_ENDED), now, machinery)
+            return _stop(state, Cause(reason=Reason.MPIRUN_ENDED), now)
         case HostsAvailable() if state.may_grow:
-            return _stop(state, Cause(reason=Reason.GROWTH), now, state.grace)
-        case DevicesLost() if running:
-            # Others may have them: it must not compute on.
-            return _stop(state, Cause(reason=Reason.DEVICES_LOST), now, state.grace)
-        case OutputClosed() if running:
-            return _stop(state, Cause(reason=Reason.OUTPUT_CLOSED), now, machinery)
+            return _stop(state, Cause(reason=Reason.GROWTH), now)
         case ShimLeft() if state.phase is Phase.LEAVING:
             ends = max(state.phase_ends, _leaves_by(state, now))
             return replace(state, phase_ends=ends), []
@@ -370,7 +211,31 @@ def _react(state: JobState, event: Event, now: float) -> Step:
             return _interrupt_in_slurm(state, now)
         case Interrupted(signal=number, client=client):
             return _interrupt(state, number, now, client)
-    return _tick(state, now) if now >= state.deadline else (state, [])
+        case Tick() if now >= state.deadline:
+            return _tick(state, now)
+    return state, []
+
+
+def _cause_while_running(state: JobState, event: Event) -> Cause | None:
+    """Return why a running job stops because of an event; None if it goes on."""
+    match event:
+        case Exited() | FailedInFinalize() if state.failed is not None:
+            if not (state.keep_going or state.debugged is not None):
+                return Cause(reason=Reason.FAILED, rank=state.failed)
+        case Refused() | ShimLost() | HostLost() if _goes_on(state):
+            return None
+        case Refused(rank=rank):
+            return Cause(reason=Reason.REFUSED, rank=rank)
+        case ShimLost(rank=rank):
+            return Cause(reason=Reason.SHIM_LOST, rank=rank)
+        case HostLost(ranks=ranks) if ranks:
+            return Cause(reason=Reason.HOST_LOST)
+        case DevicesLost():
+            # Others may have them: it must not compute on.
+            return Cause(reason=Reason.DEVICES_LOST)
+        case OutputClosed():
+            return Cause(reason=Reason.OUTPUT_CLOSED)
+    return None
 
 
 def _cause_in_place_of_growth(state: JobState, event: Event) -> Cause | None:
@@ -389,7 +254,10 @@ def _cause_in_place_of_growth(state: JobState, event: Event) -> Cause | None:
     return None
 
 
-def _stop(state: JobState, cause: Cause, now: float, grace: float) -> Step:
+def _stop(state: JobState, cause: Cause, now: float) -> Step:
+    grace = state.grace
+    if cause.reason in SHORT_GRACE:
+        grace = min(grace, MACHINERY_GRACE_S)
     if state.phase is Phase.STOPPING:
         ends = min(state.phase_ends, now + grace)
         return replace(state, phase_ends=ends), []
@@ -424,7 +292,7 @@ def _interrupt(state: JobState, number: int, now: float, client: str = "") -> St
         cause = Cause(reason=Reason.INTERRUPTED, signal=number, client=client)
         if number == signal.SIGQUIT:
             return _trace(state, cause, now)
-        return _stop(state, cause, now, state.grace)
+        return _stop(state, cause, now)
     if state.phase in (Phase.TRACING, Phase.STOPPING):
         return _kill(state, now)
     if state.phase is Phase.LEAVING:
@@ -488,8 +356,7 @@ def _tick(state: JobState, now: float) -> Step:
         case Phase.RUNNING if now < state.starts_by:
             return state, []  # an instance is due to be started again
         case Phase.RUNNING:
-            grace = min(state.grace, MACHINERY_GRACE_S)
-            return _stop(state, Cause(reason=Reason.START_TIMEOUT), now, grace)
+            return _stop(state, Cause(reason=Reason.START_TIMEOUT), now)
         case Phase.TRACING:
             return _signal(state, now, state.grace)
         case Phase.STOPPING if now < state.phase_ends:

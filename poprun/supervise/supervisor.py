@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
 
-from poprun import early_signals
-from poprun.helpers import own_process
 from poprun.host.host_link import HostLink
 from poprun.job.values import Job
 from poprun.output import waiter
@@ -22,17 +20,18 @@ from poprun.output.stdin import StdinFeeder
 from poprun.output.streams import Streams
 from poprun.output.terminal import is_foreground, wait_until_readable
 from poprun.output.waiter import READ, Interest, LoopPart
-from poprun.supervise import membership, stopping
+from poprun.supervise import job_state, membership, stopping
 from poprun.supervise.arrivals import Arrivals
 from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.clients.server import Clients, Controls
 from poprun.supervise.drain import drain, reader_timeout
 from poprun.supervise.host_search import HostSearch
 from poprun.supervise.hosts import Hosts
+from poprun.supervise.job_state import JobState, Phase
 from poprun.supervise.member_changes import Environs, MemberChanges
 from poprun.supervise.mpirun_process import MpirunProcess
+from poprun.supervise.signals import ENDING_SIGNALS, PASSED_ON, Signals
 from poprun.supervise.stacks import Stacks
-from poprun.supervise.stopping import JobState, Phase
 from poprun.wire import protocol
 from poprun.wire.events import (
     AllMeasured,
@@ -63,11 +62,6 @@ from poprun.wire.events import (
     UsageMeasured,
 )
 
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGCHLD, signal.SIGWINCH)
-CALLER_INTERRUPT = own_process.CALLER_INTERRUPT
-HANDLED_SIGNALS = (*ENDING_SIGNALS, CALLER_INTERRUPT, *PASSED_ON, *OTHER_SIGNALS)
 # When the instances are measured for the status line: short jobs need none of it.
 FIRST_MEASURE_S, MEASURE_INTERVAL_S = 5.0, 2.0
 # The same for torch's process groups, which do not report long waits themselves, and
@@ -116,11 +110,10 @@ class Supervisor:
         self._mpirun_status: int | None = None
         self._stdin_feeder = StdinFeeder(job.stdin)
         self._stacks = Stacks(self._ask_for_stacks, router.tail, self._say)
+        self._signals = Signals()
         # Signals to end the job that came when it was over.
         self._is_over = False
         self._late_signals: list[int] = []
-        # How often an interrupt has come in each of two ways.
-        self._interrupts = {int(signal.SIGINT): 0, CALLER_INTERRUPT: 0}
         # When to look at what the instances do, for the status.
         self._measures_at = inf
         # The same for process groups of torch, and when the answers have come.
@@ -145,18 +138,15 @@ class Supervisor:
             is_in_slurm=job.is_in_slurm,
             debugged=job.stdin.debugged,
             membership=membership.first_members(
-                len(job.specs),
+                job.host_names,
                 refusal=job.reform_refusal,
                 least=job.least_instances,
+                most=job.most_instances,
                 least_hosts=job.least_hosts,
                 restarts_left=job.restarts_left,
-                hosts=job.host_names,
             ),
         )
-        ignored = own_process.ignored_signals()
-        handled = [number for number in HANDLED_SIGNALS if number not in ignored]
-        self._wake = own_process.wake_up_on(*handled)
-        early_signals.restore_default()
+        self._signals.start()
         for host in self._hosts:
             host.start(self._emit, self._streams, self._stdin_feeder)
         self._clients.begin(
@@ -181,8 +171,8 @@ class Supervisor:
         """Supervise the job until nothing of it is left; return how it went.
 
         Args:
-            before_end: Is called with the hosts, also those that have joined, when all
-                instances and mpirun have ended, before what the job has made is undone.
+            before_end: Is called with all hosts of the attempt once all instances and
+                mpirun have ended, and before the job's resources are undone.
         """
         while self._state.phase is not Phase.OVER:
             self._turn(self._state.deadline)
@@ -193,6 +183,8 @@ class Supervisor:
         # The guard ends the connections to other hosts, too.
         while not all(host.finished for host in self._hosts):
             self._turn(inf)
+        for search in self._searches:
+            search.finish()
         before_end(self._end(self._mpirun.output), list(self._hosts))
         self._mpirun.finish(is_clean=all(host.is_clean for host in self._hosts))
         while not self._mpirun.finished:
@@ -220,14 +212,8 @@ class Supervisor:
         drain(self._router, self._streams, self._serve_output, self._reader_timeout)
 
     def close(self) -> None:
-        """Release what `write_out` needs: the last thing to call.
-
-        The signals stay blocked for the rest of this process's life: Python restores
-        the default actions at its end, and a signal that came then would replace the
-        exit code.
-        """
-        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
-        own_process.end_wake_up(self._wake)
+        """Release what `write_out` needs: the last thing to call."""
+        self._signals.close()
         for sink in self._router.sinks:
             sink.close()
 
@@ -260,6 +246,7 @@ class Supervisor:
         now = time.monotonic()
         due = min(
             *(deadline, self._looks_at_groups_at, self._all_measured_at),
+            self._members.deadline,
             *(self._router.deadline(), self._streams.deadline()),
             *(self._stacks.deadline(), *(p.deadline(now) for p in self._parts)),
         )
@@ -270,8 +257,9 @@ class Supervisor:
         self._look_at_groups(now)
         self._look_for_growth()
         self._let_hosts_join()
+        # What came before has been read: no time limit is over before that counts.
         for part in self._parts:
-            part.tick(time.monotonic())
+            part.tick(now)
         loss = "" if self._job.devices is None else self._job.devices.loss
         if loss and not any(isinstance(event, DevicesLost) for event in self._events):
             self._emit(DevicesLost(sentence=loss))
@@ -281,12 +269,13 @@ class Supervisor:
         if self._router.closed:
             self._emit(OutputClosed())
         self._show_stacks()
-        self._emit(Tick())
+        self._emit(Tick(), now)
         self._members.start_again(self._state)
+        self._members.end_hosts(self._state, now)
         self._streams.pause_if_little_came()
 
     def _interests(self, now: float) -> Iterator[Interest]:
-        yield Interest(self._wake, READ, self._on_signals)
+        yield Interest(self._signals.fileno(), READ, self._on_signals)
         for part in self._parts:
             yield from part.interests(now)
         yield from self._streams.interests()
@@ -297,16 +286,17 @@ class Supervisor:
         now = time.monotonic()
         # The connection to a host may bring what its instances wrote last.
         parts: Sequence[LoopPart] = (*self._hosts, self._clients)
-        interests = [Interest(self._wake, READ, self._on_signals)]
+        interests = [Interest(self._signals.fileno(), READ, self._on_signals)]
         for part in parts if self._streams else parts[-1:]:
             interests += part.interests(now)
         interests += (*self._streams.interests(), *self._router.interests())
         waiter.serve(interests, min(due, self._clients.deadline(now)))
         self._clients.tick(time.monotonic())
 
-    def _emit(self, event: Event) -> None:
+    def _emit(self, event: Event, now: float | None = None) -> None:
+        now = time.monotonic() if now is None else now
         if isinstance(event, StacksAvailable):
-            self._stacks.answer(event.rank, list(event.pids), time.monotonic())
+            self._stacks.answer(event.rank, list(event.pids), now)
         if isinstance(event, UsageMeasured):
             event = self._members.with_instances(event, self._state.membership)
         self._clients.listen(event)
@@ -320,22 +310,16 @@ class Supervisor:
             self._mpirun_status = 0 if outlives else event.status
             for host in self._hosts:
                 host.take_in_losses()
-        self._state, actions = stopping.decide(self._state, event, time.monotonic())
+        self._state, actions = stopping.decide(self._state, event, now)
         if not isinstance(event, Tick | OutputClosed):
             if not isinstance(event, UNCOUNTED):
                 self._events.append(event)
             if isinstance(event, TorchGroupsMade) and self._looks_at_groups_at == inf:
-                self._looks_at_groups_at = time.monotonic() + FIRST_MEASURE_S
+                self._looks_at_groups_at = now + FIRST_MEASURE_S
             if isinstance(event, Started):
                 self._started_ns[event.rank] = time.monotonic_ns()
             self._listen(event)
-        if isinstance(event, Exited | Refused | ShimLost):
-            self._members.note_end(event.rank, self._state.membership)
-        elif isinstance(event, HostLost) and not self._job.reform_refusal:
-            if self._arrivals is not None:
-                self._arrivals.note_loss(event.host)
-            for rank in event.ranks:
-                self._members.note_end(rank, self._state.membership)
+        self._note_ends(event)
         if isinstance(event, Connected | HostLost | MpirunStarted):
             self._take_over_failures()
         if isinstance(event, PromptShown | PromptOver | Exited):
@@ -345,16 +329,26 @@ class Supervisor:
             self._mpirun.stop_starting()
             self._hosts.tell(protocol.STOP_STARTING)
         for action in actions:
-            if isinstance(action, stopping.Action):
+            if isinstance(action, job_state.Action):
                 self._act(action)
             else:
                 self._members.act(action)
 
+    def _note_ends(self, event: Event) -> None:
+        """Tell the members and arrivals which instances or hosts are lost."""
+        if isinstance(event, Exited | Refused | ShimLost):
+            self._members.note_end(event.rank, self._state.membership)
+        elif isinstance(event, HostLost) and not self._job.reform_refusal:
+            if self._arrivals is not None:
+                self._arrivals.note_loss(event.host)
+            for rank in event.ranks:
+                self._members.note_end(rank, self._state.membership)
+
     def _take_over_failures(self) -> None:
         """Let the launcher of an elastic job go on after failures of shims.
 
-        poprun detects the end of a shim only once that has connected, but it does not
-        wait for the shims of a host that was lost.
+        poprun detects the end of a shim only after it has connected. It waits for no
+        shims of lost hosts.
         """
         state = self._state
         are_known = len(state.connected | state.gone) == state.num_instances
@@ -362,13 +356,13 @@ class Supervisor:
         if are_known and is_running and not self._job.reform_refusal:
             self._mpirun.send_signal(signal.SIGUSR1)
 
-    def _act(self, action: stopping.Action) -> None:
+    def _act(self, action: job_state.Action) -> None:
         match action:
-            case stopping.TellHosts(kind=kind, values=values):
+            case job_state.TellHosts(kind=kind, values=values):
                 self._hosts.tell(kind, *values)
-            case stopping.SignalMpirun(signal=number):
+            case job_state.SignalMpirun(signal=number):
                 self._mpirun.send_signal(number)
-            case stopping.ShowStacks():
+            case job_state.ShowStacks():
                 # The report says which instances wait for which.
                 self._measure()
                 lost = {e.rank for e in self._events if isinstance(e, ShimLost)}
@@ -402,9 +396,11 @@ class Supervisor:
         self._search.begin()
         if (growth := self._search.take()) is not None:
             self._emit(growth)
+            # A later look would find that the new hosts are not to be looked at yet.
+            self._search.end()
 
     def _let_hosts_join(self) -> None:
-        """Start instances on the hosts that have come while the others run on."""
+        """Start instances on the hosts that have come, and let others leave."""
         if self._arrivals is None:
             return
         state = self._state
@@ -412,12 +408,13 @@ class Supervisor:
         if not (is_running and state.membership.takes_hosts):
             self._arrivals.end()
             return
-        for link, connection, host_names in self._arrivals.look():
-            self._mpirun.add_connection(connection.pid, connection.start)
+        for link in self._arrivals.look():
+            self._mpirun.add_connection(link.connection.pid, link.connection.start)
             self._hosts.put(link)
             link.start(self._emit, self._streams, self._stdin_feeder)
-            ranks = tuple(link.ranks)
-            self._emit(HostJoins(host=link.name, ranks=ranks, host_names=host_names))
+            self._emit(HostJoins(host=link.name, ranks=tuple(link.ranks)))
+        for leaves in self._arrivals.leaves(self._hosts, self._state.membership):
+            self._emit(leaves)
 
     def _measure(self) -> None:
         self._hosts.tell(protocol.MEASURE)
@@ -436,7 +433,7 @@ class Supervisor:
     # --- Signals to poprun.
 
     def _on_signals(self) -> None:
-        for number in self._read_signals():
+        for number in self._signals.read():
             if number in ENDING_SIGNALS and self._is_over:
                 self._late_signals.append(number)
             elif number in ENDING_SIGNALS:
@@ -447,19 +444,9 @@ class Supervisor:
                 self._pause()
             elif number == signal.SIGWINCH:
                 self._resize()
-        self._mpirun.reap()
-
-    def _read_signals(self) -> Iterator[int]:
-        """Yield the signals that have come, and one SIGINT for each interrupt."""
-        for number in os.read(self._wake, 4096):
-            if number not in self._interrupts:
-                yield number
-                continue
-            before = max(self._interrupts.values())
-            self._interrupts[number] += 1
-            # If not, it has come in the other way.
-            if self._interrupts[number] > before:
-                yield signal.SIGINT
+        ended = self._mpirun.reap()
+        if self._arrivals is not None:
+            self._arrivals.note_exits(dict(ended))
 
     def _interruption(self, number: int) -> Event:
         """Return the event for a signal that ends a job, or is for a debugger."""

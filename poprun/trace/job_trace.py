@@ -65,7 +65,7 @@ class JobTrace:
         # By attempt and rank.
         self._lives: dict[tuple[int, int], InstanceLife] = {}
         self._attempt = 0
-        self._host_names: Mapping[int, str] = {}
+        self._host_names: dict[int, str] = {}
         # The files of each process, by their names; a process is known by its attempt,
         # its host and the stem of these names.
         self._files: dict[tuple[int, str, str], dict[str, bytearray]] = {}
@@ -96,7 +96,7 @@ class JobTrace:
 
     def begin_attempt(self, number: int, host_names: Mapping[int, str]) -> None:
         """Note that another attempt begins, with the host of each instance."""
-        self._attempt, self._host_names = number, host_names
+        self._attempt, self._host_names = number, dict(host_names)
 
     def listen(self, event: Event) -> None:
         """Take in an event of the job."""
@@ -112,8 +112,8 @@ class JobTrace:
                 self._lives[attempt, rank] = life
             case StartedAgain(rank=rank):
                 self._end_life(rank, now)
-            case HostJoins(ranks=ranks, host_names=names):
-                self._host_names = dict(enumerate(names))
+            case HostJoins(host=host, ranks=ranks):
+                self._host_names |= dict.fromkeys(ranks, host)
                 for rank in ranks:
                     self._end_life(rank, now)
             case MembersChanged(generation=number, why=why):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from poprun.vipu.errors import VipuRuleError
-from poprun.vipu.model import Partition
+from poprun.vipu.model import Partition, PartitionRequest
 from poprun.vipu.rules.numbering import Device
 
 # The parent device, where the child devices are numbered from 0: its process is the
@@ -26,6 +26,7 @@ PARENT = -1
 CUT_OFF_S = 16.0
 # No Linux kernel gives a higher process number.
 MOST_PID = 4 << 20
+DEFAULT_LEASE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +136,49 @@ class Grant:
     created: bool
     parent: Device
     children: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingJob:
+    """A job waiting for IPUs."""
+
+    holder: Holder
+    num_ipus: int
+    # The partition that it waits for; empty if one is to be made for it.
+    partition: str
+    # Seconds since the epoch, for people.
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Whether a waiting job is next, and a sentence: why it has to wait."""
+
+    is_next: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acquisition:
+    """The IPUs that a job wants for itself, all or none.
+
+    On a reconfigurable partition the first free device with enough IPUs becomes the
+    parent device, on another the whole partition does.
+    """
+
+    holder: Holder
+    partition: str
+    # One child device for each instance, in rank order.
+    num_children: int
+    ipus_per_child: int
+    # How to make the partition if there is none of this name.
+    create: PartitionRequest | None = None
+    # Whether a partition that this makes goes when the lease ends.
+    remove: bool = True
+    # For how long the lease lives without being renewed.
+    lease_s: float = DEFAULT_LEASE_S
+    # The id of the lease, 32 random hex digits, so that the job can release it even if
+    # it never gets an answer; empty to let the inventory draw one.
+    lease: str = ""
+    # Whether instances run on other hosts than the holder: see `Lease`.
+    spans_hosts: bool = False

@@ -1,4 +1,6 @@
-"""The parts of a V-IPU: frozen values. `rules.checks` checks new ones.
+"""The parts of a V-IPU, and requests for them: frozen values.
+
+`rules.checks` checks new ones. In a request, None leaves a choice to the inventory.
 
 A cluster is a row of IPU-Machines with 4 IPUs each. Its IPUs are numbered from 0, the
 IPUs of one IPU-Link domain (ILD) next to each other; such a number is a position.
@@ -18,7 +20,7 @@ LARGEST_ILD = 64
 MOST_ILDS = 1024
 
 
-class _Spelled(StrEnum):
+class Spelled(StrEnum):
     """An enumeration of V-IPU, written as the vipu command writes it."""
 
     @classmethod
@@ -40,14 +42,14 @@ class _Spelled(StrEnum):
         )
 
 
-class SyncType(_Spelled):
+class SyncType(Spelled):
     """synchronisation type"""
 
     C2_COMPATIBLE = "c2-compatible"
     POD_NATIVE_DEFAULT = "pod-native-default"
 
 
-class LinkRouting(_Spelled):
+class LinkRouting(Spelled):
     """routing over IPU-Links"""
 
     DEFAULT = "default"
@@ -57,27 +59,27 @@ class LinkRouting(_Spelled):
     BTNC = "btnc"
 
 
-class GatewayRouting(_Spelled):
+class GatewayRouting(Spelled):
     """routing over GW-Links"""
 
     DEFAULT = "default"
 
 
-class LinkTopology(_Spelled):
+class LinkTopology(Spelled):
     """topology of IPU-Links"""
 
     MESH = "mesh"
     TORUS = "torus"
 
 
-class ClusterTopology(_Spelled):
+class ClusterTopology(Spelled):
     """topology of GW-Links"""
 
     LINE = "line"
     LOOPED = "looped"
 
 
-class AgentStatus(_Spelled):
+class AgentStatus(Spelled):
     """status of an agent"""
 
     UP = "up"  # partitions on it become active
@@ -85,7 +87,7 @@ class AgentStatus(_Spelled):
     UNKNOWN = "unknown"  # partitions on it stay pending
 
 
-class PartitionState(_Spelled):
+class PartitionState(Spelled):
     """state of a partition"""
 
     PENDING = "pending"
@@ -221,6 +223,63 @@ class Partition:
     @property
     def num_ilds(self) -> int:
         return len(self.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRequest:
+    """A cluster of existing agents, in their order, or of new ones: a preset."""
+
+    name: str
+    # Agents that belong to no cluster; empty for `num_machines` new ones.
+    agents: tuple[str, ...] = ()
+    num_machines: int = 0
+    num_ilds: int = 1
+    topology: LinkTopology = LinkTopology.TORUS
+    gateway_topology: ClusterTopology = ClusterTopology.LOOPED
+    automatic: bool = False
+    # The host servers of its pods.
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRequest:
+    """A partition to be created, or what an existing one must be."""
+
+    name: str
+    size: int
+    num_gcds: int = 1
+    # IPUs of each GCD; None for an equal share of the partition. The GCDs of a job
+    # do not fill the partition if the IPUs of the job are no power of two.
+    gcd_size: int | None = None
+    # In all; None for one to each GCD.
+    num_replicas: int | None = None
+    # None for as many as the size needs.
+    num_ilds: int | None = None
+    reconfigurable: bool = False
+    link_routing: LinkRouting | None = None
+    gateway_routing: GatewayRouting | None = None
+    sync_type: SyncType | None = None
+    # Where from: an allocation or a whole cluster; neither for any that has room.
+    allocation: str | None = None
+    cluster: str | None = None
+    owner: str = ""
+    # The number of the cluster's place of this size, from 0; None for any free one.
+    place_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChange:
+    """The new values of a partition; None leaves a value as it is."""
+
+    size: int | None = None
+    num_gcds: int | None = None
+    gcd_size: int | None = None
+    num_replicas: int | None = None
+    num_ilds: int | None = None
+    reconfigurable: bool | None = None
+    link_routing: LinkRouting | None = None
+    gateway_routing: GatewayRouting | None = None
+    sync_type: SyncType | None = None
 
 
 def is_power_of_two(number: int) -> bool:

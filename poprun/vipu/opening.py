@@ -1,5 +1,6 @@
 """Open the inventory that a user means: a server's, or the embedded one."""
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 def open_inventory(
     address: ServerAddress | None,
     environ: Mapping[str, str],
-    host: str,
     timeout_s: float = 10.0,
     *,
     admin: bool = False,
@@ -27,7 +27,6 @@ def open_inventory(
     Args:
         address: Returned by `server_address.find_server`; None for the embedded one.
         environ: Says where the embedded one is.
-        host: This machine's name, as holders on it give it.
         timeout_s: How long to wait for a reply, or while other processes write.
         syncs: Whether closing the embedded one waits for the disk.
         is_copy: Open a copy of the embedded one, to see what would happen.
@@ -39,6 +38,7 @@ def open_inventory(
     if address is None:
         from poprun.vipu.inventory.embedded import EmbeddedInventory
 
+        host = os.uname().nodename
         path = find_inventory(environ, host)
         return EmbeddedInventory(
             path, host=host, timeout_s=timeout_s, syncs=syncs, is_copy=is_copy

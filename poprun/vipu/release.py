@@ -25,8 +25,7 @@ def main(lease: str, timeout: str, host: str = "", port: str = "") -> None:
     try:
         options = {"api-host": host, "api-port": port}
         address = find_server(os.environ, options) if host else None
-        here, timeout_s = os.uname().nodename, float(timeout)
-        inventory = open_inventory(address, os.environ, here, timeout_s)
+        inventory = open_inventory(address, os.environ, float(timeout))
         inventory.release(lease, wait_s=CUT_OFF_S)
         inventory.close()
     except VipuError as error:

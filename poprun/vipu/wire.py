@@ -1,7 +1,7 @@
 """Replies of a server as V-IPU's values; a client reads them by these functions alone.
 
 A reply is checked against the annotations when it arrives. It is shown on terminals,
-so its texts are printable. Numbers have 64 bits, and each float is a time.
+so its texts are printable. Each float is a time.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,6 @@ from typing import Any, NoReturn, get_args, get_origin
 
 # A database and a reader of JSON hold these without loss; -1 is the parent device.
 LEAST_NUMBER, MOST_NUMBER = -1, 2**53 - 1
-_MOST_BITS = 63
 # In seconds since the epoch: a year of four digits.
 LATEST = 1e11
 
@@ -48,8 +47,6 @@ def from_json(kind: Any, value: Any, place: str = "") -> Any:
     _check_type(value, place, *((float, int) if kind is float else (kind or NoneType,)))
     if kind is str and not value.isprintable():
         _refuse("a text that is not printable", place)
-    if kind is int and value.bit_length() > _MOST_BITS:
-        _refuse(f"a number of more than {_MOST_BITS} bits", place)
     if kind is int and not LEAST_NUMBER <= value <= MOST_NUMBER:
         _refuse(f"a number that is not from {LEAST_NUMBER} to {MOST_NUMBER}", place)
     if kind is float and not 0 <= value <= LATEST:  # nor is NaN

@@ -50,6 +50,10 @@ _int = partial(_digits, limit=1 << 31)
 _long = partial(_digits, limit=1 << 64)
 
 
+def _list(field: bytes) -> tuple[int, ...]:
+    return tuple(_int(number) for number in field.split(b","))
+
+
 def json_field(value: Any) -> bytes:
     """Return a JSON value as a field of a message."""
     return json.dumps(value).encode()
@@ -77,7 +81,8 @@ _FIELDS: Mapping[str, Callable[[bytes], Any]] = {
     "n": _long,
     "o": lambda field: _long(field) if field else None,
     "d": partial(_digits, limit=MOST_TIME + 1),
-    "l": lambda field: tuple(_int(number) for number in field.split(b",")),
+    "l": _list,
+    "m": lambda field: _list(field) if field else (),
     "t": bytes,
     "s": os.fsdecode,
     "j": unpack_json,

@@ -170,38 +170,53 @@ class MembersChanged(Event):
 class HostJoins(Event):
     """A host has come while the instances run on; these instances are started there.
 
-    Attributes:
-        host_names: The host of each instance of the attempt from now on.
+    They are new ones, or those of a lost host.
     """
 
     host: str
     ranks: tuple[int, ...]
-    host_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLeaves(Event):
+    """The instances of a host are to leave the job, which goes on without them.
+
+    why: A clause.
+    """
+
+    host: str
+    ranks: tuple[int, ...]
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostsAvailable(Event):
-    """The hosts that can be used have room for more instances of an elastic job.
+    """An elastic job is to start again on other hosts.
+
+    They have room for more instances, or some of its own are to leave.
 
     Attributes:
-        hosts: All of them, each as parse_hosts() reads it.
+        hosts: All that can be used, each as parse_hosts() reads it.
         new_hosts: The names of those that the job does not use.
         num_running: How many instances the job has.
         num_instances: How many it has room for.
+        dropped: Why hosts of the job are to leave, as a clause; "" if none are.
     """
 
     hosts: tuple[str, ...]
     new_hosts: tuple[str, ...]
     num_running: int
     num_instances: int
+    dropped: str = ""
 
     @property
     def why(self) -> str:
-        """Why there is more room, as a clause."""
+        """Why the job has other hosts, as a clause."""
         if not self.new_hosts:
-            return "its hosts have more slots"
+            return self.dropped or "its hosts have more slots"
         noun = "host" if len(self.new_hosts) == 1 else "hosts"
-        return f"the {noun} {', '.join(self.new_hosts)} can be used"
+        can_be_used = f"the {noun} {', '.join(self.new_hosts)} can be used"
+        return " and ".join(filter(None, (self.dropped, can_be_used)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,11 +298,13 @@ class ReformAsked(InstanceEvent):
     """An instance leaves a generation, and waits for the next one.
 
     links_port, store_port: TCP ports that no process of its host listens on.
+    silent: The instances on hosts that have not answered it.
     """
 
     generation: int
     links_port: int
     store_port: int
+    silent: tuple[int, ...] = ()
 
 
 class DebuggerReady(InstanceEvent):

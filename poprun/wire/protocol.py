@@ -14,8 +14,9 @@ MAX_REPORT = 1 << 16
 
 # The fields of the messages that poprun or an agent receives, by kind, one letter each:
 # i for a number below 2**31, n for one of 64 bits, o for that or nothing, d for
-# milliseconds since 1970, l for a list of i with commas, t for any bytes, s for a text,
-# j for JSON; * stands for any number of t at the end. codec.py reads messages by it.
+# milliseconds since 1970, l for a list of i with commas, m for that or nothing, t for
+# any bytes, s for a text, j for JSON; * stands for any number of t at the end. codec.py
+# reads messages by it.
 FORMS: dict[int, str] = {}
 
 
@@ -109,8 +110,9 @@ ATTACH = _kind(42, "itii")
 # The connection stays until the process ends.
 ELASTIC = _kind(46, "iti")  # version, key, index of the instance
 # From the same, later: the generation that it leaves, and two TCP ports that no process
-# of its host listens on: for links between hosts, and for the store of torch.
-REFORM = _kind(47, "iii")
+# of its host listens on: for links between hosts, and for the store of torch; and the
+# instances on hosts that have not answered it.
+REFORM = _kind(47, "iiim")
 
 # From a remote shell of mpirun's to poprun: helpers/remote_shell.py.
 REMOTE_SHELL = _kind(43, "ittt")  # version, key, host, command
@@ -143,9 +145,10 @@ JOB_ENDED = 106  # JSON
 ATTACHED = 60  # id of the device
 NOT_ATTACHED = 61  # a sentence: why not
 ELASTIC_KNOWN = 63  # JSON: the generation, and why the job cannot re-form or ""
-MEMBERS_CHANGE = 64  # JSON: the kind of change, "lost" or "added", and why
+MEMBERS_CHANGE = 64  # JSON: "lost", "added" or "leaves", and why
 REFORMED = 65  # JSON: the generation, why, and environ: variables, null to unset one
 REFORM_REFUSED = 66  # a sentence: why
+LEFT = 67  # a sentence: why the instance has left the job
 
 # From poprun to the debugger of an instance: it has taken a message in.
 DEBUGGER_KNOWN = 62

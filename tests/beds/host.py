@@ -151,7 +151,8 @@ class Host:
     def start_sshd(self) -> None:
         self.namespaces.run(["/usr/sbin/sshd", "-E", "/var/log/sshd"])
         # It writes its pid when it listens.
-        wait_for(self._sshd_pid_file.exists, f"sshd on {self.name}")
+        file = self._sshd_pid_file
+        wait_for(lambda: file.exists() and bool(file.read_text()), self.name)
 
     def stop_sshd(self) -> None:
         """Stop the sshd that listens, and leave open connections alone."""

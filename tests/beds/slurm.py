@@ -29,6 +29,7 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 KillWait=100
 MessageTimeout=100
+SchedulerParameters=permit_job_expansion
 PartitionName=bed Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -70,6 +71,18 @@ def jobs(host: Host) -> list[str]:
     """
     states = "--states=pending,configuring,running,suspended"
     return host.output("squeue", "--noheader", states, "--format=%i %j").splitlines()
+
+
+def add_nodes(host: Host, job_id: str, nodes: str) -> None:
+    """Give a running job more nodes, by a job of their own that hands them over."""
+    allocation = ("salloc", "--quiet", f"--nodelist={nodes}")
+    hand_over = "scontrol update JobId=$SLURM_JOB_ID NumNodes=0"
+    host.output(
+        *(*allocation, f"--dependency=expand:{job_id}", "sh", "-c", hand_over),
+        # It writes a script there for shells of the second job.
+        cwd="/tmp",
+    )
+    host.output("sh", "-c", "rm /tmp/slurm_job_*_resize.*")
 
 
 def cancel_jobs(host: Host) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from popdist import generations
 from popdist.control import pack
-from popdist.errors import ElasticError
+from popdist.errors import CollectiveTimeoutError, ElasticError
 from popdist.generations import Generations
 from poprun.wire.protocol import Decoder
 from tests.jobs import environments
@@ -44,6 +44,10 @@ class Job:
         packed = [pack(kind, json.dumps(value).encode()) for kind, value in messages]
         self._poprun.sendall(b"".join(packed))
 
+    def received(self) -> list[int]:
+        """Return the kinds of the messages that the instance has sent."""
+        return [kind for kind, _ in Decoder().feed(self._poprun.recv(1000))]
+
     def close_poprun(self) -> None:
         self._poprun.close()
 
@@ -61,7 +65,11 @@ def job() -> Iterator[Job]:
 
 REFORMED = (
     generations.REFORMED,
-    {"generation": 1, "why": "Instance 1 has ended.", "environ": {"NEW": "yes"}},
+    {
+        "generation": 1,
+        "why": "Instance 1 has ended.",
+        "environ": {"NEW": "yes", "POPDIST_ELASTIC_JOINS": None},
+    },
 )
 
 
@@ -77,13 +85,20 @@ def test_only_changes_after_the_answer_belong_to_the_new_generation(job: Job) ->
     assert job.generations.pending() == ("added", "One is added.")
 
 
+def test_a_loss_is_told_before_instances_that_join(job: Job) -> None:
+    job.send(change("added"), change("lost"))
+
+    assert job.generations.await_loss(100)
+    assert job.generations.pending() == ("lost", "One is lost.")
+
+
 def test_an_interrupted_call_is_repeated_for_the_same_generation(
     job: Job,
 ) -> None:
-    begun = list[int]()
+    begun = list[tuple[int, str]]()
 
     def begin() -> None:
-        begun.append(job.generations.current)
+        begun.append((job.generations.current, job.environ["NEW"]))
         if len(begun) == 1:
             raise KeyboardInterrupt
 
@@ -93,7 +108,33 @@ def test_an_interrupted_call_is_repeated_for_the_same_generation(
     del job.environ["NEW"]
     job.generations.reform(job.environ, 100, begin)
 
-    assert (begun, job.environ["NEW"]) == ([1, 1], "yes")
+    # Until it has begun, other threads find the earlier generation.
+    assert begun == [(0, "yes"), (0, "yes")]
+    assert job.generations.current == 1
+
+
+def test_a_call_after_one_that_took_too_long_tells_poprun_nothing_again(
+    job: Job,
+) -> None:
+    with pytest.raises(CollectiveTimeoutError, match=r"not re-formed within 0.01 s"):
+        job.generations.reform(job.environ, 0.01, lambda: None)
+    job.send(REFORMED)
+    job.generations.reform(job.environ, 100, lambda: None)
+
+    assert job.received() == [generations.REFORM]
+    assert job.generations.current == 1
+
+
+def test_an_instance_that_joins_by_its_first_re_forming_does_not_join_again(
+    job: Job,
+) -> None:
+    job.environ["POPDIST_ELASTIC_JOINS"] = "1"
+    job.send(REFORMED)
+    job.generations.reform(job.environ, 100, lambda: None)
+
+    job.generations.join(job.environ, 0.01)
+
+    assert (job.generations.current, job.generations.lacks_state) == (1, True)
 
 
 def test_a_fork_of_an_instance_cannot_re_form(job: Job) -> None:

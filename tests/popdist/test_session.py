@@ -1,12 +1,16 @@
 import re
 import subprocess
 import sys
+from math import inf
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
 from jobs import outputs, run, run_alone
 from meeting import STACKS
+
+from popdist import session
+from popdist.generations import LOST, Change
 
 
 def test_without_poprun_every_call_works_with_one_instance() -> None:
@@ -79,7 +83,11 @@ def test_a_setting_that_cannot_be_is_told_before_anybody_is_waited_for() -> None
 
 def test_the_users_timeouts_and_algorithm_are_the_groups(tmp_path: Path) -> None:
     body = f"""
-    gave_up = {str(tmp_path / "gave up")!r}
+    gave_up, up = {str(tmp_path / "gave up")!r}, {str(tmp_path / "up")!r}
+    # Instances may start at very different times on a busy machine.
+    open(up + str(rank), "w").close()
+    while not all(os.path.exists(up + each) for each in "01"):
+        time.sleep(0.01)
     group = popdist.replica_group()
     group.all_reduce(np.ones((1, 100000)))
     print(group.last_algorithm)
@@ -93,7 +101,6 @@ def test_the_users_timeouts_and_algorithm_are_the_groups(tmp_path: Path) -> None
             print("gave up")
         open(gave_up, "w").close()
     """
-    # Longer than one instance is up before the other on a busy machine.
     settings = {"POPDIST_ALGORITHM": "ring", "POPDIST_TIMEOUT": "8"}
 
     ended = run(2, body, settings)
@@ -313,11 +320,12 @@ def test_a_group_of_which_all_views_are_closed_is_replaced_at_the_next_request()
     None
 ):
     body = """
+    files = []
     for _ in range(3):
         with popdist.instance_group() as group:
             print(group.all_reduce(np.ones(1)))
-        files = len(os.listdir("/proc/self/fd"))
-    print(group.pidfds, len(os.listdir("/proc/self/fd")) - files)
+        files.append(len(os.listdir("/proc/self/fd")))
+    print(group.pidfds, files[2] - files[0])
     """
 
     ended = run(2, body, {"POPDIST_LOG_LEVEL": "debug"})
@@ -435,17 +443,17 @@ def test_a_group_of_some_names_its_instances_while_they_meet() -> None:
             print(error)
     """
 
-    ended = run(3, body, {"POPDIST_TIMEOUT": "1", "POPDIST_STALL_TIMEOUT": "0.2"})
+    ended = run(3, body, {"POPDIST_TIMEOUT": "4", "POPDIST_STALL_TIMEOUT": "0.2"})
 
     assert re.match(r"popdist: instance 1 has waited [\d.]+ s ", ended[1].err)
     told, *stacks = ended[1].err.splitlines(keepends=True)
     assert told.endswith(
         " s for instance 2 to join the group of instances 1 and 2, and gives up after "
-        "1 s.\n"
+        "4 s.\n"
     )
     assert re.fullmatch(STACKS, "".join(stacks))
     assert ended[1].out == (
-        "Instance 1 has waited 1 s for instance 2 to join the group of instances 1 and "
+        "Instance 1 has waited 4 s for instance 2 to join the group of instances 1 and "
         "2. Look above for their last output. If they were only slow, raise "
         "POPDIST_TIMEOUT.\n"
     )
@@ -476,3 +484,46 @@ def test_a_program_without_reductions_says_so() -> None:
     assert [one.err for one in ended] == [
         f"popdist: instance {i}: reductions by algorithm: none.\n" for i in (0, 1)
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (None, "None"),
+        (Change("added", "Instance 2 was started again."), "None"),
+        (
+            Change(LOST, "Instance 1 has ended."),
+            "Instance 1 has ended. The job re-forms.",
+        ),
+    ],
+)
+def test_a_meeting_is_over_if_poprun_tells_of_a_loss(
+    monkeypatch: pytest.MonkeyPatch, change: Change | None, sentence: str
+) -> None:
+    why_over = session.Session().why_over()
+    monkeypatch.setattr(session.GENERATIONS, "pending", lambda: change)
+
+    assert str(why_over()) == sentence
+
+
+@pytest.mark.parametrize(
+    ("environ", "can_reform", "limit"),
+    [
+        # The other launcher may not have started that host yet.
+        ({}, False, inf),
+        ({"POPDIST_CONTROL": "@name/key"}, False, 30.0),
+        ({"POPDIST_CONTROL": "@name/key"}, True, 5.0),
+    ],
+)
+def test_silence_of_instance_0_is_a_loss_where_its_host_is_up(
+    environ: dict[str, str],
+    can_reform: bool,
+    limit: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = session.Session()
+    monkeypatch.setattr(own, "environ", environ)
+    connection = object() if can_reform else None
+    monkeypatch.setattr(session.GENERATIONS, "_connection", connection)
+
+    assert own._silence_limit() == limit

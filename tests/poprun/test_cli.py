@@ -20,7 +20,7 @@ from poprun.errors import (
 from poprun.options.programs import Program
 from poprun.options.settings import Settings
 from poprun.options.table import OPTIONS
-from poprun.reach import versions
+from poprun.reach.own_host import versions
 
 
 @dataclass

@@ -17,7 +17,7 @@ from poprun.mpirun.hydra import Hydra
 from poprun.mpirun.no_mpi import LocalLauncher
 from poprun.mpirun.openmpi import OpenMpi4, OpenMpi5
 from poprun.mpirun.values import Context, MpirunArguments
-from poprun.reach.ssh import Ssh
+from poprun.reach.connections.ssh import Ssh
 
 NO_NAME = (
     "is not a host name: each part between dots has 1 to 63 letters, "
@@ -305,8 +305,8 @@ def test_a_hostfile_may_come_from_windows() -> None:
         ),
         (
             "a,b",
-            "hosts:1:1: 'a,b' contains a comma: a file has one host or one "
-            "range per line; put each on its own line.",
+            "hosts:1:1: 'a,b' contains a comma: a line has one host or one "
+            "range of hosts; put each on its own line.",
         ),
         ("a\nb\n  a slots=2", f"hosts:3:3: 'a' {TWICE} a:2."),
         (
@@ -315,12 +315,12 @@ def test_a_hostfile_may_come_from_windows() -> None:
         ),
         (
             "",
-            "hosts:1:1: The file names no host; write one per line, for "
+            "hosts:1:1: There is no host in any line; write one per line, for "
             "example node-1 slots=2.",
         ),
         (
             "\ufeff# none\r\n \t\r\n",
-            "hosts:1:1: The file names no host; write one per line, for "
+            "hosts:1:1: There is no host in any line; write one per line, for "
             "example node-1 slots=2.",
         ),
     ],
@@ -338,7 +338,9 @@ def test_the_name_of_a_hostfile_cannot_reach_the_terminal_raw() -> None:
     with pytest.raises(HostError) as refusal:
         parse_hostfile("", "a\x1b[31m")
 
-    assert str(refusal.value).startswith("'a\\x1b[31m':1:1: The file names no host")
+    assert str(refusal.value).startswith(
+        "'a\\x1b[31m':1:1: There is no host in any line"
+    )
 
 
 OWN_NAMES = [

@@ -6,6 +6,22 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from popdist.errors import PeerLostError
+
+
+def unanswered(other: str, own: str, seconds: float, instance: int) -> PeerLostError:
+    """Return the error for an instance whose host answers no connection.
+
+    Args:
+        other, own: That instance, and the ones that need it, with their hosts.
+    """
+    return PeerLostError(
+        f"{other} has not answered {own} for {seconds:.0f} s. The network between "
+        "these hosts has failed, or a firewall blocks it: let their TCP connections "
+        "through, or choose another network with poprun's --host-subnet.",
+        (instance,),
+    )
+
 
 class LinkError(Exception):
     """Links cannot send or receive a message, for the reason with this number."""

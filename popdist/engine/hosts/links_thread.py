@@ -48,8 +48,10 @@ class _LinksThread:
         self._in_use = Lock()
         # Whether they may not be used any more; whether the end of all is waited for.
         self._finalised = self._meets = False
-        # The links, if they are of TCP; and whether this process has left all groups.
+        # The links, if they are of TCP, with the instances that they have lost; and
+        # whether this process has left all groups.
         self._tcp: TcpLinks | None = None
+        self.failed: dict[int, int] = {}
         self._abandoned = Event()
 
     def start(self, job_hosts: JobHosts, meeting: Meeting) -> World:
@@ -213,8 +215,9 @@ class _LinksThread:
         if root is None:
             return World(job_hosts, connect(rank, size, self._stop_using))
         is_abandoned = self._abandoned.is_set
-        self._tcp = TcpLinks(rank, size, root, look_up, is_abandoned)
-        return World(job_hosts, self._tcp)
+        links = TcpLinks(rank, size, root, look_up, is_abandoned, self.failed)
+        self._tcp = links
+        return World(job_hosts, links)
 
     def _stop_using(self) -> None:
         """Use the links no more in this thread: the program finalises MPI."""
@@ -255,6 +258,16 @@ def started() -> World:
     """Return the linked instances; this process must have started its links."""
     assert _thread.world is not None
     return _thread.world
+
+
+def unanswering() -> list[int]:
+    """Return the instances that live, as far as is known, and whose hosts are silent.
+
+    This process or instance 0 has waited for their answers.
+    """
+    # A copy: the thread of the links may add others meanwhile.
+    failed = _thread.failed.copy()
+    return [instance for instance, silence in failed.items() if silence]
 
 
 def abandon() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from popdist.engine import _core
 from popdist.engine.hosts.hosts_member import HostsMember
 from popdist.engine.hosts.layout import Layout
-from popdist.engine.hosts.links import LinkError
+from popdist.engine.hosts.links import LinkError, unanswered
 from popdist.engine.hosts.links_thread import start
 from popdist.engine.hosts.world import JobHosts, World
 from popdist.engine.meet.meeting import Meeting
@@ -188,6 +188,13 @@ def _raise_for_dead(world: World, meeting: Meeting) -> None:
     """Raise PeerLostError if a member is known to have died."""
     for instance in meeting.instances:
         if instance in world.dead:
+            # It may live, on a host that this one or instance 0's does not reach.
+            if silence := world.links.failed.get(instance, 0):
+                other = f"Instance {instance} on {world.names[instance]}"
+                own = f"{meeting.name_of([meeting.rank])} on {world.names[world.rank]}"
+                if world.rank:
+                    own += f", or instance 0 on {world.names[0]},"
+                raise unanswered(other, own, silence, instance)
             raise lost(instance)
 
 

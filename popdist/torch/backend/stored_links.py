@@ -9,7 +9,7 @@ from time import sleep
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from popdist.engine.hosts.tcp.listener import TcpRoot
+from popdist.engine.hosts.tcp.listener import TcpRoot, listen
 from popdist.errors import ArenaError
 
 # Where instance 0 listens, with the key of the links; an address of another host.
@@ -50,9 +50,8 @@ def _announce(store: Store, address: str) -> TcpRoot:
         # The store is here. An instance elsewhere tells where the network is.
         address = _own_address_towards(_wait_for(store, _OTHER))
     key = secrets.token_bytes(16)
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     # It stays open, so that no other process gets the port.
-    listener = socket.create_server((address, 0), family=family, backlog=1024)
+    listener = listen((address, 0))
     port = listener.getsockname()[1]
     store.set(_ROOT, json.dumps([address, port, key.hex()]))
     return TcpRoot(address, port, key, listener)

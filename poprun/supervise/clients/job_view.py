@@ -11,7 +11,7 @@ from poprun.helpers.processes import exit_code
 from poprun.options.programs import words_of
 from poprun.plan.values import Plan
 from poprun.supervise.group_calls import GroupCalls
-from poprun.supervise.stopping import Phase
+from poprun.supervise.job_state import Phase
 from poprun.wire.events import (
     Event,
     Exited,
@@ -74,6 +74,7 @@ class JobView:
             "num_ended": 0,
             "generation": 0,
             "changed": "",
+            "joining": {},
             "num_replicas": 0,
             "num_ipus": 0,
             "partition": None,
@@ -85,6 +86,11 @@ class JobView:
     def num_instances(self) -> int:
         """How many instances it has, 0 if that is not known yet."""
         return int(self.fields["num_instances"])
+
+    @property
+    def names_hosts(self) -> bool:
+        """Whether instances may run on other hosts."""
+        return False
 
     def listen(self, event: Event) -> None:
         """Take in an event of the job."""
@@ -129,7 +135,7 @@ class AttemptView(JobView):
             attempt=plan.attempt.number,
             program=words_of(plan.request.programs),
             directory=plan.assignments[0].cwd,
-            hosts=_host_names(plan),
+            hosts=_host_names(plan, range(len(plan.assignments))),
             num_instances=len(plan.assignments),
             num_replicas=plan.topology.num_replicas,
             num_ipus=0 if partition is None else plan.topology.num_ipus,
@@ -144,17 +150,23 @@ class AttemptView(JobView):
         # By instance: its rank in the last generation that it belonged to.
         self._ranks = {rank: rank for rank in range(len(plan.assignments))}
         self._members: Sequence[int] = range(len(plan.assignments))
+        # The instances that were started later and have not joined the members yet.
+        self._newcomers: set[int] = set()
 
     def extend(self, plan: Plan, ranks: Sequence[int]) -> None:
         """Take in the plan with the instances of a host that joins."""
         self._plan = plan
-        self.fields["hosts"] = _host_names(plan)
         self.fields["num_instances"] = len(plan.assignments)
         missing = len(plan.assignments) - len(self._instances)
         self._instances += [_InstanceState() for _ in range(missing)]
         for rank in ranks:
             self._instances[rank] = _InstanceState()
             self._ranks.setdefault(rank, rank)
+        self._newcomers.update(ranks)
+
+    @property
+    def names_hosts(self) -> bool:
+        return self._plan.request.names_hosts
 
     def listen(self, event: Event) -> None:
         now = time.monotonic()
@@ -172,11 +184,14 @@ class AttemptView(JobView):
                     self._end(rank, now)
             case StartedAgain(rank=rank):
                 self._instances[rank] = _InstanceState()
+                self._newcomers.add(rank)
             case MembersChanged():
                 self._members = event.members
+                self._newcomers.difference_update(event.members)
                 self._ranks |= {rank: i for i, rank in enumerate(event.members)}
                 self.fields["generation"] = event.generation
                 self.fields["changed"] = event.why
+                self.fields["hosts"] = _host_names(self._plan, event.members)
                 local = self._plan.topology.local_replicas
                 self.fields["num_replicas"] = local * len(event.members)
             case UsageMeasured(rank=rank):
@@ -196,7 +211,20 @@ class AttemptView(JobView):
             "phase": _name_phase(phase, phases),
             "num_running": phases.count("running"),
             "num_ended": phases.count("ended"),
+            "joining": {
+                rank: self._elapsed(rank)
+                for rank in sorted(self._newcomers)
+                if phases[rank] == "running"
+            },
         }
+
+    def _elapsed(self, rank: int) -> float | None:
+        """Return how long the program of an instance has run, None before its start."""
+        instance = self._instances[rank]
+        if instance.started is None:
+            return None
+        ended = time.monotonic() if instance.ended is None else instance.ended
+        return ended - instance.started
 
     def _describe_instances(self) -> list[dict[str, Any]]:
         return [self._describe_instance(rank) for rank in range(self.num_instances)]
@@ -207,10 +235,6 @@ class AttemptView(JobView):
         usage = None
         if instance.phase == "running" and instance.usage is not None:
             usage = self._group_calls.complete(instance.usage)
-        elapsed = None
-        if instance.started is not None:
-            ended = time.monotonic() if instance.ended is None else instance.ended
-            elapsed = ended - instance.started
         return {
             "index": rank,
             "program": json_text(plan.assignments[rank].program.name),
@@ -218,7 +242,7 @@ class AttemptView(JobView):
             "is_local": plan.assignments[rank].facts.is_own_host,
             "pid": instance.pid,
             "phase": instance.phase,
-            "elapsed": elapsed,
+            "elapsed": self._elapsed(rank),
             "exit_code": instance.exit_code,
             "rank": place if rank in self._members else None,
             "first_replica": place * local,
@@ -234,8 +258,8 @@ class AttemptView(JobView):
         }
 
 
-def _host_names(plan: Plan) -> list[str]:
-    return list(dict.fromkeys(each.host.name for each in plan.assignments))
+def _host_names(plan: Plan, ranks: Sequence[int]) -> list[str]:
+    return list(dict.fromkeys(plan.assignments[rank].host.name for rank in ranks))
 
 
 def _name_phase(phase: Phase | None, phases: list[str]) -> str:

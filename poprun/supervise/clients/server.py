@@ -18,8 +18,8 @@ from poprun.output import waiter
 from poprun.output.output_tap import OutputTap
 from poprun.output.waiter import READ, Interest
 from poprun.supervise.clients.job_view import JobView
+from poprun.supervise.job_state import Phase
 from poprun.supervise.stacks import Stacks
-from poprun.supervise.stopping import Phase
 from poprun.wire import protocol
 from poprun.wire.channel import Channel, peer_of
 from poprun.wire.events import Event, Interrupted, StacksAvailable
@@ -128,7 +128,7 @@ class _Dump(Stacks):
     ) -> None:
         super().__init__(self._ask_for_stacks, controls.tail, self._head)
         self.client, self._ranks, self._controls = client, ranks, controls
-        # The instance that is being shown now, and all that have shown something.
+        # The instance whose stacks come now, and all instances with some output.
         self._shown_now: int | None = None
         self._shown: set[int] = set()
         self.start(ranks, time.monotonic())
@@ -238,7 +238,7 @@ class Clients:
             if now >= client.shows_at and not client.link.has_unsent:
                 self._show(client, now)
         if self._dump is not None:
-            self._go_on_with_dump(self._dump, now)
+            self._go_on_with_dump(self._dump)
         for client in [c for c in self._clients if c.link.fileno() < 0]:
             self._forget(client)
 
@@ -343,7 +343,7 @@ class Clients:
 
     @property
     def _remote_wait(self) -> float:
-        return REMOTE_USAGE_S if len(self._view.fields["hosts"]) > 1 else 0.0
+        return REMOTE_USAGE_S if self._view.names_hosts else 0.0
 
     def _show(self, client: ClientConnection, now: float) -> None:
         self._send_view(client, with_instances=True)
@@ -431,12 +431,13 @@ class Clients:
             "at the moment. Try again when it has them."
         )
 
-    def _go_on_with_dump(self, dump: _Dump, now: float) -> None:
+    def _go_on_with_dump(self, dump: _Dump) -> None:
         if self._controls.phase() is not Phase.RUNNING:
             dump.client.refuse(NO_STACKS)
             self._dump = None
             return
-        dump.tick(now)
+        # A process may have written since the loop began to wait.
+        dump.tick(time.monotonic())
         if dump.over:
             dump.client.finish(dump.describe_silent())
             self._dump = None

@@ -8,9 +8,8 @@ from poprun.vipu.client.connection import Connections, Reply
 from poprun.vipu.client.server_address import ServerAddress
 from poprun.vipu.errors import BY_CODE, ServerReplyError, VipuError
 from poprun.vipu.inventory.interface import OF_ADMINS, Inventory
-from poprun.vipu.leases import Grant
+from poprun.vipu.leases import Acquisition, Grant
 from poprun.vipu.model import Partition
-from poprun.vipu.requests import Acquisition
 from poprun.vipu.wire import WireError, from_json
 
 T = TypeVar("T")

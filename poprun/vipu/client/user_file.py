@@ -1,6 +1,7 @@
 """The configuration file of a new user, with the access key: alice.vipu-cli.hcl."""
 
 import os
+from functools import partial
 
 from poprun.vipu.client.server_address import ServerAddress, is_loopback
 from poprun.vipu.inventory.interface import Inventory
@@ -24,10 +25,9 @@ def create_user(
         OSError: It exists, or cannot be written.
         VipuError: The user cannot be made.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
+    private = partial(os.open, mode=0o600)
+    with open(path, "x", encoding="utf-8", opener=private) as file:
+        try:
             access_key = inventory.create_user(name, allocations, is_admin=is_admin)
             address = address._replace(user=name, access_key=access_key)
             try:
@@ -36,9 +36,9 @@ def create_user(
             except OSError:
                 inventory.remove_user(name)
                 raise
-    except BaseException:
-        os.unlink(path)
-        raise
+        except BaseException:
+            os.unlink(path)
+            raise
     return access_key
 
 

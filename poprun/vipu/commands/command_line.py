@@ -16,7 +16,7 @@ from poprun.errors import PoprunError
 from poprun.texts.click_program import Seconds
 from poprun.vipu.commands import views
 from poprun.vipu.commands.session import DEFAULT_TIMEOUT_S, Session
-from poprun.vipu.commands.uses import read_cluster
+from poprun.vipu.commands.views import read_cluster
 from poprun.vipu.errors import VipuRuleError
 from poprun.vipu.inventory.interface import OF_ADMINS
 from poprun.vipu.rules.checks import read_hosts

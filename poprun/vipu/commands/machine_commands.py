@@ -19,8 +19,7 @@ from poprun.vipu.commands.command_line import (
 )
 from poprun.vipu.commands.session import Session
 from poprun.vipu.errors import InventoryError
-from poprun.vipu.model import IPUS_PER_MACHINE, AgentStatus
-from poprun.vipu.requests import ClusterRequest
+from poprun.vipu.model import IPUS_PER_MACHINE, AgentStatus, ClusterRequest
 from poprun.vipu.rules.checks import check_name
 from poprun.vipu.rules.presets import PODS, default_shape
 

@@ -5,12 +5,16 @@ from typing import Any
 import click
 
 from poprun.vipu import model
-from poprun.vipu.commands import ipuof_config, uses, views
+from poprun.vipu.commands import ipuof_config, views
 from poprun.vipu.commands.command_line import INDEX, NAME, command, option
 from poprun.vipu.commands.session import Session
 from poprun.vipu.errors import NotActiveError
-from poprun.vipu.model import Partition, PartitionState
-from poprun.vipu.requests import PartitionChange, PartitionRequest
+from poprun.vipu.model import (
+    Partition,
+    PartitionChange,
+    PartitionRequest,
+    PartitionState,
+)
 from poprun.vipu.rules import partition_rules
 
 _RECONFIGURABLE_HELP = "Let processes attach to any part of the partition."
@@ -45,9 +49,9 @@ def list_partitions(session: Session, verbose: bool) -> object:
     """List partitions."""
     partitions, is_admin = session.inventory.list_partitions(), session.is_admin
     if verbose or session.as_json:
-        shown = uses.read_partitions(session.inventory, partitions)
+        shown = views.read_partitions(session.inventory, partitions)
     else:
-        shown = list(map(uses.PartitionUse, partitions))
+        shown = list(map(views.PartitionUse, partitions))
     if session.as_json:
         return list(map(views.partition_json, shown))
     return views.partition_list(shown, for_admin=is_admin, with_holders=verbose)
@@ -74,7 +78,7 @@ def get_partition(
         gcds = range(partition.num_gcds) if gcd is None else [gcd]
         configs = [ipuof_config.config_of(partition, n, agents) for n in gcds]
         return configs if len(configs) > 1 else configs[0]
-    (use,) = uses.read_partitions(session.inventory, [partition])
+    (use,) = views.read_partitions(session.inventory, [partition])
     return (views.partition_json if session.as_json else views.partition_text)(use)
 
 
@@ -109,9 +113,7 @@ def create_partition(session: Session, name: str, size: int, **options: Any) -> 
 @command(
     "update partition",
     option(
-        "--reconfigurable/--not-reconfigurable",
-        {"default": None},
-        _RECONFIGURABLE_HELP,
+        "--reconfigurable/--not-reconfigurable", {"default": None}, _RECONFIGURABLE_HELP
     ),
     option(*_SIZE),
     *_SETTINGS,

@@ -1,7 +1,6 @@
 """One call of `vipu` or `vipu-admin`: its options, its inventory, its output."""
 
 import json
-import os
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -56,10 +55,7 @@ class Session:
             VipuError: It cannot be opened.
         """
         timeout_s = float(self.given.get("api_timeout", DEFAULT_TIMEOUT_S))
-        host, is_admin = os.uname().nodename, self.is_admin
-        return open_inventory(
-            self.server, self.environ, host, timeout_s, admin=is_admin
-        )
+        return open_inventory(self.server, self.environ, timeout_s, admin=self.is_admin)
 
     def close(self) -> None:
         """Close the inventory, if it is open."""

@@ -16,10 +16,10 @@ import click
 
 from poprun import color
 from poprun.texts.click_program import Seconds
-from poprun.vipu.commands import tables, uses, views
+from poprun.vipu.commands import tables, views
 from poprun.vipu.commands.command_line import Command, complete, option
 from poprun.vipu.commands.session import Session
-from poprun.vipu.commands.uses import ClusterUse, PartitionUse
+from poprun.vipu.commands.views import ClusterUse, PartitionUse
 from poprun.vipu.model import IPUS_PER_MACHINE, Agent, AgentStatus
 from poprun.vipu.rules.numbering import positions
 
@@ -66,8 +66,8 @@ def _show(
 def _read(session: Session, names: tuple[str, ...], *, in_colour: bool) -> object:
     inventory = session.inventory
     clusters = map(inventory.get_cluster, names) if names else inventory.list_clusters()
-    partitions = uses.read_partitions(inventory, inventory.list_partitions())
-    pods = [uses.read_cluster(inventory, each, partitions) for each in clusters]
+    partitions = views.read_partitions(inventory, inventory.list_partitions())
+    pods = [views.read_cluster(inventory, each, partitions) for each in clusters]
     waiting = inventory.list_waiting()
     if session.as_json:
         jobs = tables.list_json(_WAITING, waiting)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from poprun.vipu import errors
 from poprun.vipu.inventory import leases, machines, partitions, placement
 from poprun.vipu.inventory.transaction import Transaction
-from poprun.vipu.leases import Grant, Life, check_holder
+from poprun.vipu.leases import Acquisition, Grant, Life, Turn, WaitingJob, check_holder
 from poprun.vipu.model import Partition, PartitionState
-from poprun.vipu.requests import Acquisition, Turn, WaitingJob
 from poprun.vipu.rules import existing, partition_rules
 from poprun.words import counted
 
@@ -97,7 +96,6 @@ def wait_in_queue(
         VipuRuleError: It would wait in vain.
     """
     entry = _entry_of(db, request, _find_partition(db, request, user))
-    _check_size(db, request, entry)
     check_holder(request.holder)
     leases.check_id(request.lease)
     # Let it wait, or go on waiting where it is.
@@ -183,12 +181,19 @@ def _entry_of(
         partition: The partition that it names; None if that is to be made.
 
     Raises:
-        VipuError: There are no such IPUs.
+        VipuError: It would wait in vain, as there are no such IPUs.
     """
-    name, places = request.partition, []
-    if partition is None and request.create is not None:
-        partition_rules.check_alone(request.create, strict=db.strict)
-        name, places = "", placement.find_places(db, request.create)
+    name, places, create = request.partition, [], request.create
+    if partition is None and create is not None:
+        partition_rules.check_alone(create, strict=db.strict)
+        name, places = "", placement.find_places(db, create)
+        most = max(machines.count_ipus(db, allocation) for allocation, _ in places)
+        if most < create.size:
+            raise errors.VipuRuleError(
+                f"The job can never get {counted(create.size, 'IPU')}: the largest "
+                f"allocation that it can use has {most}. Ask for fewer, or name "
+                "another cluster or allocation."
+            )
     return _Entry(
         lease=request.lease,
         holder=request.holder,
@@ -198,24 +203,6 @@ def _entry_of(
         since=time.time(),
         heard=leases.advance_clock(db),
     )
-
-
-def _check_size(db: Transaction, request: Acquisition, entry: _Entry) -> None:
-    """Check that there are as many IPUs as a job waits for.
-
-    Raises:
-        VipuRuleError: It would wait in vain.
-    """
-    if entry.partition or request.create is None:
-        return
-    size = request.create.size
-    most = max((machines.count_ipus(db, name) for name in entry.allocations), default=0)
-    if most < size:
-        raise errors.VipuRuleError(
-            f"The job can never get {counted(size, 'IPU')}: the largest allocation "
-            f"that it can use has {most}. Ask for fewer, or name another cluster or "
-            "allocation."
-        )
 
 
 def _leave(db: Transaction, lease: str) -> None:

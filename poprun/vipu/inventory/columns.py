@@ -6,10 +6,9 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from poprun.vipu import model
 from poprun.vipu.inventory.transaction import field_names
 from poprun.vipu.leases import PARENT, Holder, ProcessIdentity
-from poprun.vipu.model import Block
+from poprun.vipu.model import Block, Spelled
 
 
 def connect(database: str, **options: Any) -> sqlite3.Connection:
@@ -52,13 +51,7 @@ _CONVERTERS: dict[str, Callable[[bytes], Any]] = {
     "holder": _read_holder,
     "names": lambda text: tuple(json.loads(text)),
     "process": lambda text: _process_from(json.loads(text)),
-} | {
-    name: _reader_of(getattr(model, name))
-    for name in (
-        *("AgentStatus", "ClusterTopology", "GatewayRouting", "LinkRouting"),
-        *("LinkTopology", "PartitionState", "SyncType"),
-    )
-}
+} | {kind.__name__: _reader_of(kind) for kind in Spelled.__subclasses__()}
 for _name, _converter in _CONVERTERS.items():
     sqlite3.register_converter(_name, _converter)
 # A dataclass is the list of its fields.

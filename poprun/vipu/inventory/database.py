@@ -17,8 +17,7 @@ from urllib.parse import quote
 
 from poprun.vipu import errors
 from poprun.vipu.inventory.columns import connect, find_damage
-from poprun.vipu.inventory.location import VARIABLE
-from poprun.vipu.inventory.private_place import check_private, make_private
+from poprun.vipu.inventory.location import VARIABLE, check_private, make_private
 from poprun.words import printable
 
 # "vipu" in ASCII: what makes a SQLite file an inventory.
@@ -55,29 +54,29 @@ class Database:
         # Whether transactions become one now, and whether SQLite has undone that.
         self._is_grouping = self._is_undone = False
         with self._translated():
-            self._connection = self._copy() if is_copy else self._open()
+            self.connection = self._copy() if is_copy else self._open()
             try:
                 self._begin()
             except BaseException:
-                self._connection.close()
+                self.connection.close()
                 raise
 
     @contextmanager
-    def transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
+    def transaction(self, *, write: bool) -> Iterator[None]:
         """Run statements as one transaction; an exception undoes them all.
 
         Raises:
             InventoryError: The file cannot be read, written or locked.
         """
         with self._lock, self._translated():
-            execute = self._connection.execute
-            if write and self._is_grouping and not self._connection.in_transaction:
+            execute = self.connection.execute
+            if write and self._is_grouping and not self.connection.in_transaction:
                 execute("BEGIN IMMEDIATE")
-            is_part = self._connection.in_transaction
+            is_part = self.connection.in_transaction
             begin = "BEGIN IMMEDIATE" if write else "BEGIN"
             execute("SAVEPOINT part" if is_part else begin)
             try:
-                yield self._connection
+                yield
                 execute("RELEASE part" if is_part else "COMMIT")
             except BaseException as error:
                 self._undo(is_part)
@@ -85,7 +84,7 @@ class Database:
                 # Values that no poprun has written may have led to it.
                 if known or not isinstance(error, Exception):
                     raise
-                if damage := find_damage(self._connection):
+                if damage := find_damage(self.connection):
                     raise self._corrupt(damage) from error
                 raise
 
@@ -104,27 +103,27 @@ class Database:
                 yield
                 if self._is_undone:
                     raise self._full()
-                if self._connection.in_transaction:
-                    self._connection.execute("COMMIT")
+                if self.connection.in_transaction:
+                    self.connection.execute("COMMIT")
             finally:
                 self._is_grouping = False
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
 
     def _undo(self, is_part: bool) -> None:
         """Undo the changes of a transaction, or of one that is part of a group."""
-        if not self._connection.in_transaction:  # a full disk has ended it already
+        if not self.connection.in_transaction:  # a full disk has ended it already
             self._is_undone = True
         elif is_part:
-            self._connection.execute("ROLLBACK TO part")
-            self._connection.execute("RELEASE part")
+            self.connection.execute("ROLLBACK TO part")
+            self.connection.execute("RELEASE part")
         else:
-            self._connection.execute("ROLLBACK")
+            self.connection.execute("ROLLBACK")
 
     def close(self) -> None:
         with self._lock, self._translated():
             reader = None if self._syncs else self._open_to_read()
-            self._connection.close()
+            self.connection.close()
             if reader is not None:
                 reader.close()
 
@@ -208,18 +207,18 @@ class Database:
         """
         try:
             # SQLite reads the file, and so locks it, as soon as anything is set.
-            self._set_up(self._connection)
+            self._set_up(self.connection)
         except sqlite3.Error as error:
             if not _is_busy(error) or self._lock_failure():
                 raise
-            self._connection.execute(self._wait)
-            self._set_up(self._connection)
-        self._connection.execute(self._wait)
+            self.connection.execute(self._wait)
+            self._set_up(self.connection)
+        self.connection.execute(self._wait)
         self._check_version()
 
     def _check_version(self) -> None:
-        (identity,) = self._connection.execute("PRAGMA application_id").fetchone()
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        (identity,) = self.connection.execute("PRAGMA application_id").fetchone()
+        (version,) = self.connection.execute("PRAGMA user_version").fetchone()
         if identity != APPLICATION_ID:
             raise errors.InventoryCorruptError(
                 f"{self.path} is not a V-IPU inventory. Move it away, or name another "

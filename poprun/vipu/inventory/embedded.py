@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from poprun.vipu import errors
@@ -46,8 +45,8 @@ class EmbeddedInventory(Inventory):
         self._database = Database(
             self.location, timeout_s, syncs=syncs, is_copy=is_copy
         )
-        self._begin = partial(
-            Transaction,
+        self._db = Transaction(
+            connection=self._database.connection,
             observer=Observer(host),
             strict=strict,
             longest_step_s=longest_step_s,
@@ -90,8 +89,8 @@ class EmbeddedInventory(Inventory):
         reads = operation.startswith(("get_", "list_", "check_"))
         # To list the waiting jobs drops ended ones.
         write = not reads or operation == "list_waiting"
-        with self._transaction(write=write) as db:
-            result = OPERATIONS[operation].body(db, **arguments)
+        with self._database.transaction(write=write):
+            result = OPERATIONS[operation].body(self._db, **arguments)
         if write:
             self._has_looked = False
         return result
@@ -100,29 +99,24 @@ class EmbeddedInventory(Inventory):
         self._database.close()
 
     def ensure_cluster(self, num_ipus: int, num_ilds: int = 1) -> Cluster | None:
-        with self._transaction(write=False) as db:
-            if not _needs_cluster(db, num_ipus, num_ilds):
+        with self._database.transaction(write=False):
+            if not _needs_cluster(self._db, num_ipus, num_ilds):
                 return None
         request = presets.preset(presets.pod_for(num_ipus, num_ilds), automatic=True)
-        with self._transaction(write=True) as db:
-            is_needed = _needs_cluster(db, num_ipus, num_ilds)
-            return machines.create_cluster(db, request) if is_needed else None
+        with self._database.transaction(write=True):
+            is_needed = _needs_cluster(self._db, num_ipus, num_ilds)
+            return machines.create_cluster(self._db, request) if is_needed else None
 
     def _end_dead_leases(self) -> tuple[Lease, ...]:
         if self._has_looked:
             return ()
         self._has_looked = self._is_together
         # Most often there are none, and then others need not wait.
-        with self._transaction(write=False) as db:
-            if not leases.may_end(db):
+        with self._database.transaction(write=False):
+            if not leases.may_end(self._db):
                 return ()
-        with self._transaction(write=True) as db:
-            return leases.end_dead_leases(db)
-
-    @contextmanager
-    def _transaction(self, *, write: bool) -> Iterator[Transaction]:
-        with self._database.transaction(write=write) as connection:
-            yield self._begin(connection=connection)
+        with self._database.transaction(write=True):
+            return leases.end_dead_leases(self._db)
 
 
 def _needs_cluster(db: Transaction, num_ipus: int, num_ilds: int) -> bool:

@@ -9,6 +9,7 @@ from poprun.vipu.inventory.partitions import delete_partition
 from poprun.vipu.inventory.transaction import Transaction
 from poprun.vipu.leases import (
     PARENT,
+    Acquisition,
     Lease,
     Life,
     ProcessIdentity,
@@ -18,7 +19,6 @@ from poprun.vipu.leases import (
     check_text,
 )
 from poprun.vipu.model import Partition, next_power_of_two
-from poprun.vipu.requests import Acquisition
 from poprun.vipu.rules import numbering
 from poprun.vipu.rules.numbering import Device
 from poprun.vipu.rules.partition_rules import describe
@@ -313,37 +313,22 @@ def attach(
     check_process(process)
     if host is not None:
         check_text("host of a process", host)
-    statement = "UPDATE devices SET process = ?, host = ? WHERE lease = ? AND child = ?"
-    is_free = "(process IS NULL OR process = ?)"  # as it is most often
-    values = (process, host, lease, child)
-    if not db.execute(f"{statement} AND {is_free}", *values, process).rowcount:
-        _check_left(db, lease, child, process)
-        db.execute(statement, *values)
-    (device,) = db.select(Device, "devices WHERE lease = ? AND child = ?", lease, child)
-    return device
-
-
-def _check_left(
-    db: Transaction, lease: str, child: int, process: ProcessIdentity
-) -> None:
-    """Check that the process attached to a device has ended, if there is one.
-
-    Args:
-        process: The one to be attached instead.
-
-    Raises:
-        LeaseEndedError: The lease has ended.
-        DeviceError: There is no such child, or the process lives.
-    """
     held = _get_child(db, lease, child)
-    other, host = held.process, "" if held.host else held.lease.holder.host
-    if other is not None and db.observer.life(other, host) is not Life.DEAD:
+    other, other_host = held.process, "" if held.host else held.lease.holder.host
+    if (
+        other is not None
+        and other != process
+        and db.observer.life(other, other_host) is not Life.DEAD
+    ):
         raise errors.DeviceError(
             f"Process {process.pid} cannot attach to device {held.device.id} of "
             f"instance {child}, because process {other.pid} of the same job is "
             "attached to it. Let one process of each instance attach, and the others "
             "work through it."
         )
+    statement = "UPDATE devices SET process = ?, host = ? WHERE lease = ? AND child = ?"
+    db.execute(statement, process, host, lease, child)
+    return held.device
 
 
 def detach(db: Transaction, lease: str, child: int, process: ProcessIdentity) -> None:

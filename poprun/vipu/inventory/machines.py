@@ -6,8 +6,14 @@ from dataclasses import replace
 from poprun.vipu.errors import InUseError, VipuRuleError
 from poprun.vipu.inventory.transaction import Transaction
 from poprun.vipu.inventory.users import add_users, users_of
-from poprun.vipu.model import IPUS_PER_MACHINE, Agent, Allocation, Block, Cluster
-from poprun.vipu.requests import ClusterRequest
+from poprun.vipu.model import (
+    IPUS_PER_MACHINE,
+    Agent,
+    Allocation,
+    Block,
+    Cluster,
+    ClusterRequest,
+)
 from poprun.vipu.rules.checks import (
     check_agent,
     check_cluster,

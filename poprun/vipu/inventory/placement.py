@@ -6,8 +6,13 @@ from dataclasses import replace
 from poprun.vipu import errors
 from poprun.vipu.inventory import leases, machines, partitions, users
 from poprun.vipu.inventory.transaction import Transaction, listed
-from poprun.vipu.model import Block, Cluster, Partition
-from poprun.vipu.requests import PartitionChange, PartitionRequest
+from poprun.vipu.model import (
+    Block,
+    Cluster,
+    Partition,
+    PartitionChange,
+    PartitionRequest,
+)
 from poprun.vipu.rules import partition_rules
 from poprun.vipu.rules.existing import changed_request
 from poprun.vipu.rules.free_ipus import bits_of, find_blocks, largest_block
@@ -54,10 +59,7 @@ def make_partition(
 
 
 def update_partition(
-    db: Transaction,
-    name: str,
-    change: PartitionChange,
-    user: str | None = None,
+    db: Transaction, name: str, change: PartitionChange, user: str | None = None
 ) -> Partition:
     """Change a partition, and move it if its size or its ILDs change.
 
@@ -93,11 +95,7 @@ def reset_partition(db: Transaction, name: str, user: str | None = None) -> Part
 
 
 def remove_partition(
-    db: Transaction,
-    name: str,
-    user: str | None = None,
-    *,
-    force: bool = False,
+    db: Transaction, name: str, user: str | None = None, *, force: bool = False
 ) -> None:
     """Free the IPUs of a partition; `force` ends the leases that hold some.
 

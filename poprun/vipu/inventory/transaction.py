@@ -1,4 +1,4 @@
-"""A transaction of the database, as the operations see it."""
+"""The database in a transaction, as the operations see it."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ MOST_LISTED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A transaction, through which operations read and change the tables."""
+    """The database: operations read and change its tables in transactions."""
 
     connection: sqlite3.Connection
     # Tells whether the holders of leases live.

@@ -5,22 +5,24 @@ names no partition always gets one, if there is room for it.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from poprun.log import Log
 from poprun.vipu import errors, model
-from poprun.vipu.launch.values import PartitionOptions
-from poprun.vipu.leases import Grant
-from poprun.vipu.requests import Acquisition, PartitionRequest
-from poprun.vipu.rules import existing, partition_rules
+from poprun.vipu.launch.values import PartitionOptions, compact_json
+from poprun.vipu.leases import Acquisition, Grant
+from poprun.vipu.model import PartitionRequest
+from poprun.vipu.rules import existing, numbering, partition_rules, routing
 from poprun.words import counted
 
 if TYPE_CHECKING:
     from poprun.vipu.inventory.interface import Inventory
 
+# A log line with its level, I or D.
+Line = tuple[str, str]
 # Between two looks at a partition that is on its way to a state.
 POLL_S = 0.05
 # Between two attempts to get a partition that is ACTIVE.
@@ -309,3 +311,62 @@ class _Steps:
 
 def _is_pending(partition: model.Partition) -> bool:
     return partition.state is model.PartitionState.PENDING
+
+
+def describe_grant(grant: Grant) -> str:
+    """Return a sentence about the partition that a job would be granted."""
+    partition = grant.partition
+    origin = "It would be made" if grant.created else "It exists"
+    parts = [counted(partition.size, "IPU"), counted(partition.num_ilds, "ILD")]
+    if partition.reconfigurable:
+        parts.append(f"the parent device {grant.parent.id}")
+    return f"{origin}: {', '.join(parts)}."
+
+
+def describe_devices(
+    grant: Grant, environment: Mapping[str, str]
+) -> tuple[dict[str, str], list[Line]]:
+    """Return Poplar's target options for a job, and the log lines about its devices.
+
+    Args:
+        environment: The target options of the caller's environment.
+    """
+    partition, count = grant.partition, len(grant.children)
+    num_ipus = grant.parent.num_ipus
+    reported = routing.partition_target_options(partition, count, num_ipus)
+    lines = [
+        ("D", f"Target options from environment: {compact_json(environment)}"),
+        ("D", f"Target options from V-IPU partition: {compact_json(reported)}"),
+    ]
+    device: dict[str, str] = {}
+    if partition.reconfigurable:  # no other has a parent device
+        device = routing.device_target_options(partition, num_ipus, count)
+        lines += _parent_device_lines(grant, device)
+        text = compact_json(device)
+        lines.append(("D", f"Target options from Poplar device: {text}"))
+    # The options of the caller count most, the device's least.
+    merged = {**device, **reported, **environment}
+    lines.append(("D", f"Using target options: {compact_json(merged)}"))
+    return merged, lines
+
+
+def _parent_device_lines(grant: Grant, options: Mapping[str, str]) -> list[Line]:
+    """Return the lines about the parent device with its target options."""
+    parent, children = grant.parent, grant.children
+    size = grant.partition.size
+    number = size // parent.num_ipus  # attached or not
+    lines = [("D", f"Found {number} devices with {parent.num_ipus} IPUs")]
+    # It has the first device that is free, so all before it are in use.
+    lines += [
+        ("D", f"Failed to attach to device {busy}")
+        for busy in range(numbering.first_device(size, parent.num_ipus), parent.id)
+    ]
+    lines.append(("D", f"Attached to device {parent.id}"))
+    count, num_ipus = len(children), children[0].num_ipus
+    if count > 1:
+        expected = f"{count} children (expected {count})"
+        line = f"Found {expected} of device {parent.id} with {num_ipus} IPUs each"
+        lines.append(("D", line))
+    lines.append(("I", f"Preparing parent device {parent.id}"))
+    lines.append(("D", routing.describe_device(parent.id, options)))
+    return lines

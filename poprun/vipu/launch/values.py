@@ -3,6 +3,7 @@
 The plan makes them of the settings, for every job, so this imports next to nothing.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -61,3 +62,8 @@ class InstanceDevices:
             f"Instance {index} cannot attach to device {self.device_id(index)} "
             f"({counted(self.num_ipus, 'IPU')}) of partition {self.partition}: {reason}"
         )
+
+
+def compact_json(value: object) -> str:
+    """Write JSON without spaces, as Poplar reads its target options."""
+    return json.dumps(value, separators=(",", ":"))

@@ -4,8 +4,14 @@ from dataclasses import asdict
 from typing import Any
 
 from poprun.vipu.errors import MismatchError
-from poprun.vipu.model import Cluster, LinkRouting, Partition, SyncType
-from poprun.vipu.requests import PartitionChange, PartitionRequest
+from poprun.vipu.model import (
+    Cluster,
+    LinkRouting,
+    Partition,
+    PartitionChange,
+    PartitionRequest,
+    SyncType,
+)
 from poprun.vipu.rules.partition_rules import describe
 from poprun.vipu.rules.routing import has_ring
 from poprun.words import counted

@@ -6,7 +6,7 @@ is more generous: it makes a partition for any job that poprun runs without IPUs
 
 from poprun.vipu import model
 from poprun.vipu.errors import VipuRuleError
-from poprun.vipu.requests import PartitionRequest
+from poprun.vipu.model import PartitionRequest
 from poprun.vipu.rules.checks import check_name
 from poprun.vipu.rules.routing import choose_links
 from poprun.words import counted

@@ -4,7 +4,7 @@ from typing import Any
 
 from poprun.vipu import model
 from poprun.vipu.errors import VipuRuleError
-from poprun.vipu.requests import ClusterRequest
+from poprun.vipu.model import ClusterRequest
 
 # By the name of the pod; racks beyond POD256 are joined to up to 1024 of them.
 PODS = {f"pod{size}": size for size in (4, 16, 64, 128, 256)} | {
@@ -23,16 +23,10 @@ def default_shape(num_ipus: int) -> dict[str, Any]:
 
 
 def preset(pod: str, name: str = "", *, automatic: bool = False) -> ClusterRequest:
-    """Return how to make a pod: its racks are ILDs, and loops from 64 IPUs on.
-
-    Raises:
-        VipuRuleError: There is no such pod.
-    """
-    size = PODS.get(pod.lower())
-    if size is None:
-        raise VipuRuleError(f"{pod[:40]!r} is not a pod. There are {', '.join(PODS)}.")
+    """Return how to make a pod: its racks are ILDs, and loops from 64 IPUs on."""
+    size = PODS[pod]
     return ClusterRequest(
-        name=name or pod.lower(),
+        name=name or pod,
         num_machines=size // model.IPUS_PER_MACHINE,
         automatic=automatic,
         **default_shape(size),

@@ -9,9 +9,9 @@ from poprun.vipu.model import (
     LinkRouting,
     LinkTopology,
     Partition,
+    PartitionRequest,
     SyncType,
 )
-from poprun.vipu.requests import PartitionRequest
 
 _CONFIGURATIONS = {
     LinkRouting.DEFAULT: "default",

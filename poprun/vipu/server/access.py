@@ -10,9 +10,15 @@ from typing import Any
 
 from poprun.vipu.errors import AccessError
 from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.leases import Grant, Lease, Reservation
-from poprun.vipu.model import Agent, Allocation, Cluster, Partition, User
-from poprun.vipu.requests import Acquisition, PartitionRequest, WaitingJob
+from poprun.vipu.leases import Acquisition, Grant, Lease, Reservation, WaitingJob
+from poprun.vipu.model import (
+    Agent,
+    Allocation,
+    Cluster,
+    Partition,
+    PartitionRequest,
+    User,
+)
 
 # How many digits of a lease's id are left: enough to tell one lease from another.
 _ID_DIGITS = 8

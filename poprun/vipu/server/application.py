@@ -24,8 +24,8 @@ from poprun.vipu.inventory import interface
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.interface import Operation
 from poprun.vipu.model import User
-from poprun.vipu.server import access, metrics, openapi
-from poprun.vipu.server.request_types import read_arguments
+from poprun.vipu.server import access, metrics, schema
+from poprun.vipu.server.schema import read_arguments
 from poprun.vipu.server.worker import Worker
 
 MOST_BODY_BYTES = 4 << 20
@@ -48,7 +48,7 @@ class RequestError(errors.VipuError):
     ) -> None:
         super().__init__(sentence)
         self.status = status
-        self.code = openapi.CODES.get(status, openapi.CODES[400])[0]
+        self.code = schema.CODES.get(status, schema.CODES[400])[0]
         self.headers = headers
 
 
@@ -81,11 +81,11 @@ class Service:
             admin = area == "admin" or each.is_for_admins
             endpoint = partial(self._perform, each, admin)
             routes.append(Route(f"/{area}/{each.name}", endpoint, methods=["POST"]))
-        schema = _json(openapi.document(operations, secure=self._secure))
+        described = _json(schema.document(operations, secure=self._secure))
         application = Starlette(
             routes=[
                 *routes,
-                Route("/openapi.json", schema, methods=["GET"]),
+                Route("/openapi.json", described, methods=["GET"]),
                 Route("/metrics", self._show_metrics),
                 Route("/health", self._show_health),
             ],
@@ -250,7 +250,7 @@ def _credentials(authorization: str) -> tuple[str, str]:
 async def _refuse(_: Request, error: Any) -> Response:
     """Return the response that tells a client of an error."""
     response = _json({"code": error.code, "message": str(error)})
-    response.status_code = openapi.STATUS.get(error.code, 500)
+    response.status_code = schema.STATUS.get(error.code, 500)
     if isinstance(error, RequestError):
         response.status_code = error.status
         response.headers.update(error.headers or {})

@@ -71,8 +71,9 @@ def test_nothing_of_a_bed_outlives_its_owner(end: str) -> None:
         namespaces = {line.strip() for line in iter(owner.stdout.readline, "end\n")}
         assert len(namespaces) == 2 * len(KINDS)
         assert namespaces <= namespaces_in_use()
-        # The owner, the one in the background, ssh, its shell, and its command.
-        assert len(processes_with(word)) >= 4
+        # The owner, the one in the background, ssh, its shell, and its command. While a
+        # process execs its command line is empty.
+        wait_for(lambda: len(processes_with(word)) >= 4, "the bed's processes")
         assert os.listdir("/sys/class/net") == interfaces
         owner.communicate("\n", timeout=200)
 

@@ -187,7 +187,7 @@ def test_user_signals_reach_every_live_rank_once(
     out, _ = process.communicate(timeout=200)
 
     assert process.returncode == 0
-    counted = [line for line in out.split() if line.startswith(b"SIG")]
+    counted = sorted(line for line in out.split() if line.startswith(b"SIG"))
     assert counted == [b"SIGUSR1", b"SIGUSR1", b"SIGUSR2", b"SIGUSR2"]
 
 

@@ -137,8 +137,10 @@ def test_a_stopped_guard_ends_the_job_of_a_poprun_that_was_killed(
 ) -> None:
     job = Doomed(poprun, every_mpirun, "crowd", "--grace", "0.3")
     guard = job.find("guard")
+    launcher = job.find("poprun")
     # A stopped poprun does not continue its guard.
-    job.kill("poprun", signal.SIGSTOP)
+    launcher.send_signal(signal.SIGSTOP)
+    wait_for(lambda: launcher.status() == psutil.STATUS_STOPPED, "poprun to stop")
     guard.send_signal(signal.SIGSTOP)
     wait_for(lambda: guard.status() == psutil.STATUS_STOPPED, "the guard to stop")
 

@@ -11,6 +11,8 @@ import pytest
 from conftest import Poprun, wait_for
 from deaths import Doomed
 
+from poprun.helpers.job_files import open_files
+
 pytestmark = pytest.mark.mpi
 
 PATTERNS = ("/dev/shm/mpich_shm_*", "/tmp/hydra_hwloc_xmlfile_*")
@@ -18,6 +20,13 @@ PATTERNS = ("/dev/shm/mpich_shm_*", "/tmp/hydra_hwloc_xmlfile_*")
 
 def files() -> set[str]:
     return {path for pattern in PATTERNS for path in glob.glob(pattern)}
+
+
+def files_of(job: Doomed) -> set[str]:
+    """Return those that processes of a job have open: other tests make some, too."""
+    below = psutil.Process(job.process.pid).children(recursive=True)
+    opened = {os.fsdecode(path) for p in below for path in open_files(p.pid)}
+    return files() & opened
 
 
 @pytest.fixture
@@ -35,9 +44,8 @@ def neighbours() -> Iterator[list[str]]:
 def test_what_a_killed_job_leaves_is_removed_and_a_neighbours_stays(
     poprun: Poprun, hydra: str, neighbours: list[str], victim: str
 ) -> None:
-    before = files()
     job = Doomed(poprun, hydra, "ranks", "--grace", "0.3")
-    made = files() - before
+    made = files_of(job)
     assert {path.rpartition("_")[0][:12] for path in made} == {
         "/dev/shm/mpi",
         "/tmp/hydra_h",
@@ -56,9 +64,8 @@ def test_what_a_killed_job_leaves_is_removed_and_a_neighbours_stays(
 def test_the_second_guard_removes_what_only_the_first_could_see(
     poprun: Poprun, hydra: str, neighbours: list[str]
 ) -> None:
-    before = files()
     job = Doomed(poprun, hydra, "ranks", "--grace", "0.3")
-    made = files() - before
+    made = files_of(job)
 
     # All who had the files open die while poprun is stopped.
     job.kill("poprun", signal.SIGSTOP)

@@ -282,7 +282,8 @@ def stall_warnings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         assert job.stderr is not None
         warnings = {}
         for call, name in STALLED_CALLS.items():
-            stalled = f" s in {name} ".encode()
+            # An instance that is late may be missing in an earlier warning.
+            stalled = f" s in {name} for instance 1.".encode()
             warnings[call] = next(line for line in job.stderr if stalled in line)
             (folder / call).touch()
         job.communicate(timeout=200)
@@ -293,9 +294,10 @@ def stall_warnings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_a_stall_with_gloo_is_reported_with_who_is_missing(
     stall_warnings: dict[str, str], call: str, name: str
 ) -> None:
+    # An instance that has used a CPU until a moment ago may not be known to wait.
     assert re.fullmatch(
-        rf"poprun: warning: Instances 0 and 2 have waited \d+ s in {name} for "
-        r"instance 1\. 'popctl dump' shows where each of them is\.\n",
+        r"poprun: warning: Instances? (0 and 2 have|0 has|2 has) waited \d+ s in "
+        rf"{name} for instance 1\. 'popctl dump' shows where each of them is\.\n",
         stall_warnings[call],
     )
 
@@ -310,9 +312,9 @@ def test_a_stall_with_gloo_is_named_at_the_end_of_the_timeout(poprun: Poprun) ->
             environ={"POPDIST_STALL_TIMEOUT": "1"},
         )
         assert ran.code == 124
-        if "waited" in ran.stderr:
+        if "0 and 2 had waited" in ran.stderr:
             break
-    else:
+    if "waited" not in ran.stderr:
         pytest.skip("the machine was too slow for the programs to come so far")
     assert re.fullmatch(
         rf"poprun: error: The job took longer than the {timeout} s of --timeout and "

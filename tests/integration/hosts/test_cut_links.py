@@ -16,7 +16,7 @@ def test_what_is_repeated_to_a_host_that_is_cut_off_is_counted(
         "print(sock.getsockname()[1], flush=True)\n"
         "sys.stdin.readline()\n"
         "sock.send(b'x')\n"
-        "from poprun.reach.silence import repeats\n"
+        "from poprun.reach.connections.silence import repeats\n"
         "own = f'10.31.0.1 {sock.getsockname()[1]}'\n"
         "while repeats(own, '10.31.0.2 22') < 2: time.sleep(0.05)\n"
         "print('repeated')\n"

@@ -50,7 +50,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("popdist", timeout=timedelta(seconds=40))
+dist.init_process_group("popdist", timeout=timedelta(seconds=150))
 groups = [dist.new_group(), dist.new_group()]
 if dist.get_rank() == 0:
     groups.reverse()

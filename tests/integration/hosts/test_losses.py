@@ -13,7 +13,7 @@ import pytest
 from beds.bed import Bed
 from beds.mpiruns import launcher
 
-from poprun.reach.silence import SILENT_S
+from poprun.reach.connections.silence import SILENT_S
 
 pytestmark = pytest.mark.mpi
 

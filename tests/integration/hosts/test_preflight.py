@@ -436,6 +436,13 @@ def test_a_machine_is_one_host_under_all_its_names(hosts: Bed) -> None:
     )
 
 
+# Connects twice, and says nothing: others are dropped meanwhile.
+CONNECT_TWICE = (
+    "import socket, sys; s = [socket.create_connection(('h1', 22)) for _ in range(2)]; "
+    "print([one.recv(1) for one in s], flush=True); sys.stdin.read()"
+)
+
+
 def test_an_sshd_may_drop_connections_when_there_are_many(make_bed: Make) -> None:
     bed = make_bed(hosts=2, sshd=["MaxStartups 2"])
     names = [f"n{number}" for number in range(6)]
@@ -445,13 +452,25 @@ def test_an_sshd_may_drop_connections_when_there_are_many(make_bed: Make) -> Non
         f"sed 's/^[^ ]*/n*/' {KNOWN} >/etc/all; mv /etc/all {KNOWN}",
     )
 
-    ran = bed.front.run(*JOB, "--host", ",".join(names), "-n", "6", "hostname")
+    silent = bed.front.start(
+        "python3", "-c", CONNECT_TWICE, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert silent.stdout is not None
+    assert silent.stdout.readline() == b"[b'S', b'S']\n"
 
-    assert ran.stderr == (
+    job = bed.front.start(
+        *(*JOB, "--host", ",".join(names), "-n", "6", "hostname"),
+        stderr=subprocess.PIPE,
+    )
+    log = bed["h1"].path("/var/log/sshd")
+    wait_for(lambda: "drop connection" in log.read_text(), "a dropped connection")
+    silent.communicate()
+    _, err = job.communicate(timeout=200)
+
+    assert err.decode() == (
         "poprun: error: n0 and n1 are the same machine. Name it once; "
         "-n says how many instances to start.\n"
     )
-    assert "drop connection" in bed["h1"].output("cat", "/var/log/sshd")
 
 
 @pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "hydra", "local"])

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,7 +10,7 @@ from beds import slurm
 from beds.bed import Bed
 from conftest import ROOT, mpirun_of, wait_for
 
-from poprun.reach.facts import own_facts
+from poprun.reach.own_host.facts import own_facts
 
 pytestmark = pytest.mark.mpi
 
@@ -113,7 +114,7 @@ def test_a_first_node_whose_own_name_is_loopback_is_refused(
     bed = make_bed(hosts=2, slurm_cpus=2)
     # As in many installations.
     bed.front.run("sed", "-i", "1i 127.0.1.1 h0", "/etc/hosts")
-    srun = ("srun", "--mpi=none", "--ntasks=2", "--kill-on-bad-exit=1")
+    srun = ("srun", "--mpi=none", "--ntasks=2", "--wait=10")
 
     ran = bed.front.run(
         *("salloc", "--quiet", "--nodes=2"),
@@ -411,6 +412,34 @@ def test_a_node_whose_srun_is_killed_is_lost_and_left_clean(slurm_bed: Bed) -> N
     assert "poprun: error: The host h1 was lost: " in job.end()
 
 
+@pytest.mark.parametrize("mpi", MPI_OR_NONE)
+def test_an_elastic_job_grows_on_nodes_that_slurm_adds(
+    slurm_bed: Bed, mpi: str
+) -> None:
+    program = (
+        "touch /tmp/runs-$POPDIST_RESTART_COUNT-$RANK; "
+        "test $POPDIST_RESTART_COUNT != 0 || sleep 600; echo $RANK $(hostname)"
+    )
+    often_searching = str(ROOT / "tests" / "often_searching_poprun.py")
+    words = poprun(mpi, "-n", "4", "--min-instances", "2", "sh", "-c", program)
+    job = slurm_bed.front.start(
+        *("salloc", "--quiet", "--nodelist=h0", "--ntasks-per-node=2"),
+        *("python3", often_searching, "--max-restarts", "1", *words[1:]),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(slurm_bed.front.path("/tmp/runs-0-1").exists, "the first attempt")
+    [number, _] = slurm.jobs(slurm_bed.front)[0].split()
+    slurm.add_nodes(slurm_bed.front, number, "h1")
+
+    out, err = job.communicate(timeout=200)
+    for host in slurm_bed.hosts:
+        host.output("sh", "-c", "rm -f /tmp/runs-*")
+    assert (job.returncode, sorted_lines(out)) == (0, BOTH), err
+    assert "poprun: the host h1 can be used: stopping the instances" in err
+
+
 def test_a_node_that_is_cut_off_is_lost_and_ends_its_part(
     make_bed: Callable[..., Bed],
 ) -> None:
@@ -427,7 +456,8 @@ def test_a_node_that_is_cut_off_is_lost_and_ends_its_part(
         "the loss of the node",
     )
     wait_for(lambda: "entry.py" not in str(bed["h1"].processes()), "the agent")
-    assert bed["h1"].files() == []
+    # A process that one of them has started removes the files.
+    wait_for(lambda: not bed["h1"].files(), "the removal of the job's files")
     assert job.id
 
 

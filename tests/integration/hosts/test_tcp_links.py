@@ -4,6 +4,7 @@ import select
 import signal
 import subprocess
 from collections.abc import Callable
+from math import inf
 from time import monotonic, sleep
 
 import pytest
@@ -70,15 +71,24 @@ def test_both_ends_detect_that_a_host_is_cut_off(
     assert monotonic() - began > 4
 
 
-def test_a_host_that_is_cut_off_for_three_seconds_is_not_dead(
+def test_a_host_that_is_cut_off_for_two_seconds_is_not_dead(
     make_bed: Callable[..., Bed], busy: str
 ) -> None:
     bed = make_bed(hosts=2)
-    processes = linked(bed, busy)
-
-    bed["h1"].link.cut()
-    sleep(2.9)
-    bed["h1"].link.mend()
+    cut_for = inf
+    # The kernel repeats what it has sent 3 s after the cut, and 6 s after it, which is
+    # too late. On a busy machine the mending takes time.
+    while cut_for > 3:
+        processes = linked(bed, busy)
+        began = monotonic()
+        bed["h1"].link.cut()
+        sleep(2)
+        bed["h1"].link.mend()
+        cut_for = monotonic() - began
+        if cut_for > 3:
+            for process in processes:
+                process.kill()
+                process.wait()
 
     sleep(6)
     assert are_linked(processes)

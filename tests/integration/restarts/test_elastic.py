@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from beds.bed import Bed
-from conftest import mpirun_of, wait_for
+from conftest import ROOT, mpirun_of, wait_for
 
 pytestmark = pytest.mark.mpi
 
+# Its waits are short.
+POPRUN = str(ROOT / "tests" / "often_searching_poprun.py")
 # Runs on in the first attempt, and tells what it is in each other.
 PROGRAM = (
     "touch /tmp/runs-$RANK; test $POPDIST_RESTART_COUNT != 0 || sleep 600; "
@@ -27,11 +29,15 @@ ANNOUNCE = (
 
 
 def start(
-    bed: Bed, mpi: str, *words: str, program: str = PROGRAM
+    bed: Bed,
+    mpi: str,
+    *words: str,
+    program: str = PROGRAM,
+    poprun: Sequence[str] = ("python3", POPRUN),
 ) -> "subprocess.Popen[str]":
     path = "local" if mpi == "local" else mpirun_of(mpi)
     job: subprocess.Popen[str] = bed.front.start(
-        *("poprun", "--mpirun", path, "--offline-mode=yes", "--grace=1"),
+        *(*poprun, "--mpirun", path, "--offline-mode=yes", "--grace=1"),
         *("--max-restarts", "2", *words, "sh", "-c", program),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -64,7 +70,7 @@ def wait_for_marks(
 
 
 def send_to_poprun(bed: Bed, number: int) -> None:
-    bed.front.output("pkill", f"-{number}", "-f", "bin/poprun --mpirun")
+    bed.front.output("pkill", f"-{number}", "-f", f"{POPRUN} --mpirun")
 
 
 def assert_no_process_is_left(bed: Bed) -> None:
@@ -89,7 +95,7 @@ def test_a_job_goes_on_without_a_host_that_was_lost(
 ) -> None:
     bed = make_bed(hosts=3)
     words = ("--host", "h0,h1,h2", "-n", "6", "--min-instances", "2")
-    job = start(bed, mpi, *words, "--log-dir", "/tmp/logs")
+    job = start(bed, mpi, *words, "--log-dir", "/tmp/logs", poprun=["poprun"])
     wait_until_they_run(bed, job, "h0", "h0", "h1", "h1", "h2", "h2")
     getattr(bed["h1"], loss)()
     out, err = job.communicate(timeout=200)
@@ -125,7 +131,7 @@ def test_hosts_that_the_script_prints_later_take_part_in_the_next_attempt(
         *("--nnodes", "1:4", "--result", result),
     )
     wait_until_they_run(bed, job, "h0", "h1")
-    bed.front.path("/tmp/hosts").write_text("h0:1\nh1:1\nh2:1\n")
+    bed.front.path("/tmp/hosts").write_text("h0:1\nh1:1\nh1.bed:1\nh2:1\n")
     bed["h1"].run("pkill", "-KILL", "-f", "sleep 600")
     out, err = job.communicate(timeout=200)
 
@@ -135,6 +141,8 @@ def test_hosts_that_the_script_prints_later_take_part_in_the_next_attempt(
         "1 of 3, replicas 6 on h1",
         "2 of 3, replicas 6 on h2",
     ]
+    other_name = "The host h1.bed cannot join the job: it is the machine of another"
+    assert f"poprun: warning: {other_name} host." in err
     attempts = json.loads(bed.front.path(result).read_text())["attempts"]
     hosts = [[i["host"] for i in attempt["instances"]] for attempt in attempts]
     assert hosts == [["h0", "h1"], ["h0", "h1", "h2"]]
@@ -147,7 +155,8 @@ def test_a_job_grows_when_the_script_prints_another_host(
     script = ("--host-discovery-script", "cat /tmp/hosts")
     bed.front.path("/tmp/hosts").write_text("h0:1\nh1:1\n")
     files = ("--result", "/tmp/result.json", "--events", "/tmp/events.json")
-    job = start(bed, "local", *script, "-n", "4", "--nnodes", "1:4", *files)
+    words = (*script, "-n", "4", "--nnodes", "1:4", *files)
+    job = start(bed, "local", *words, poprun=["poprun"])
     wait_until_they_run(bed, job, "h0", "h1")
     bed.front.path("/tmp/hosts").write_text("h0:1\nh1:1\nh2:1\n")
     out, err = job.communicate(timeout=200)
@@ -171,6 +180,97 @@ def test_a_job_grows_when_the_script_prints_another_host(
     events = bed.front.path("/tmp/events.json").read_text().splitlines()
     [growth] = [e for e in map(json.loads, events) if e["event"] == "hosts_available"]
     assert (growth["new_hosts"], growth["num_instances"]) == (["h2"], 3)
+    assert_no_process_is_left(bed)
+
+
+def test_a_job_is_started_again_without_a_host_that_its_file_no_longer_names(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=2)
+    hosts = bed.front.path("/tmp/hosts")
+    hosts.write_text("h0:1\nh1:1\n")
+    words = ("--hostfile", "/tmp/hosts", "-n", "2", "--min-instances", "1")
+    program = f"{ANNOUNCE}; test $POPDIST_RESTART_COUNT = 1 || sleep 600"
+    job = start(bed, "openmpi5", *words, program=program)
+    wait_for_attempt(bed, job, 0, "h0", "h1")
+    hosts.write_text("h0:1\n")
+    out, err = job.communicate(timeout=200)
+
+    assert job.returncode == 0, err
+    assert out.splitlines()[-1] == "attempt 1 after 0 failures: 0 of 1 on h0"
+    assert (
+        "poprun: the hostfile no longer names h1: stopping the instances, to go on "
+        "with 1.\n"
+        "poprun: the job has 1 instance of at most 2 now, on h0.\n"
+        "poprun: the attempts of the job:\n"
+        "    attempt 0: The job goes from 2 to 1 instance, because the hostfile no "
+        "longer names h1.\n"
+        "    attempt 1: succeeded\n"
+    ) in err
+    assert_no_process_is_left(bed)
+
+
+def test_a_job_is_started_again_on_a_host_that_its_file_names_in_place_of_another(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=3)
+    hosts = bed.front.path("/tmp/hosts")
+    hosts.write_text("h0:1\nh1:1\n")
+    words = ("--hostfile", "/tmp/hosts", "-n", "2", "--min-instances", "2")
+    program = f"{ANNOUNCE}; test $POPDIST_RESTART_COUNT = 1 || sleep 600"
+    job = start(bed, "openmpi5", *words, program=program)
+    wait_for_attempt(bed, job, 0, "h0", "h1")
+    hosts.write_text("h0:1\nh2:1\n")
+    out, err = job.communicate(timeout=200)
+
+    assert job.returncode == 0, err
+    assert lines_of_last_attempt(out)[-2:] == [
+        "attempt 1 after 0 failures: 0 of 2 on h0",
+        "attempt 1 after 0 failures: 1 of 2 on h2",
+    ]
+    why = "the hostfile no longer names h1 and the host h2 can be used"
+    assert (
+        f"poprun: {why}: stopping the instances, to go on with 2.\n"
+        "poprun: the job has 2 instances of at most 2 now, on h0, h2.\n"
+        "poprun: the attempts of the job:\n"
+        f"    attempt 0: The job goes on with 2 instances, because {why}.\n"
+        "    attempt 1: succeeded\n"
+    ) in err
+    assert_no_process_is_left(bed)
+
+
+def test_a_host_stays_if_the_job_cannot_be_started_without_it(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(hosts=2)
+    create = ("vipu", "create", "partition", "P", "--size", "4", "--num-gcds", "2")
+    bed.front.output(*create)
+    hosts = bed.front.path("/tmp/hosts")
+    hosts.write_text("h0:1\nh1:1\n")
+    words = ("--hostfile", "/tmp/hosts", "-n", "2", "--min-instances", "1")
+    devices = ("--offline-mode=no", "--vipu-partition=P", "--ipus-per-replica=2")
+    program = f"{ANNOUNCE}; while ! test -e /tmp/end; do sleep 0.1; done"
+    job = start(bed, "local", *words, *devices, program=program)
+    wait_for_attempt(bed, job, 0, "h0", "h1")
+    hosts.write_text("h0:1\n")
+    assert job.stderr is not None
+    err = ""
+    for line in job.stderr:
+        err += line
+        if "keeps its hosts" in line:
+            break
+    for host in bed.hosts:
+        host.path("/tmp/end").touch()
+    _, rest = job.communicate(timeout=200)
+
+    assert job.returncode == 0, err + rest
+    assert err.endswith(
+        "poprun: warning: The hostfile no longer names h1, but the job keeps its "
+        "hosts: it could not be started on the others.\n"
+    )
+    assert rest.count("\n") == 4
+    assert "has 4 IPUs where the job asks for 2" in rest
+    assert rest.endswith("    attempt 2: succeeded\n")
     assert_no_process_is_left(bed)
 
 
@@ -217,16 +317,24 @@ def test_a_job_runs_on_whatever_the_script_does(
     bed = make_bed(hosts=2)
     bed.front.path("/tmp/hosts").write_text("echo h0:1\n")
     words = ("--host-discovery-script", "sh /tmp/hosts", "-n", "2", "--nnodes", "1:2")
-    # The second line is a mark that the script has run.
-    program = f"{ANNOUNCE}; while ! test -e /tmp/ran; do sleep 0.1; done; sleep 5"
+    program = f"{ANNOUNCE}; while ! test -e /tmp/end; do sleep 0.1; done"
     job = start(bed, "local", *words, program=program)
     wait_for_attempt(bed, job, 0, "h0")
+    # The first line is a mark that the script has run.
     bed.front.path("/tmp/hosts").write_text(f"touch /tmp/ran\n{script}\n")
+    wait_for(bed.front.path("/tmp/ran").exists, "the script")
+    assert job.stderr is not None
+    seen = ""
+    while warning not in seen:
+        line = job.stderr.readline()
+        assert line, seen
+        seen += line
+    bed.front.path("/tmp/end").touch()
     out, err = job.communicate(timeout=200)
 
-    assert job.returncode == 0, err
+    assert job.returncode == 0, seen + err
     assert out == "attempt 0 after 0 failures: 0 of 1 on h0\n"
-    assert warning in err
+    assert ("The job runs on as it is.\n" in seen) == script.startswith("echo")
     assert_no_process_is_left(bed)
 
 
@@ -235,17 +343,19 @@ def test_a_host_that_is_lost_again_during_the_growth_is_left_out(
 ) -> None:
     bed = make_bed(hosts=2)
     # The second host is gone before the first has ended.
+    ends = "touch /tmp/stops; while ! test -e /tmp/gone; do sleep 0.1; done; exit 0"
     program = (
-        f"{ANNOUNCE}; trap 'touch /tmp/stops; sleep 3; exit 0' TERM; "
+        f"{ANNOUNCE}; trap '{ends}' TERM; "
         "test $POPDIST_RESTART_COUNT != 0 || while :; do sleep 0.1; done"
     )
     bed.front.path("/tmp/hosts").write_text("h0:1\n")
     words = ("--host-discovery-script", "cat /tmp/hosts", "-n", "2", "--nnodes", "1:2")
-    job = start(bed, "local", *words, "--grace", "20", program=program)
+    job = start(bed, "local", *words, "--grace", "600", program=program)
     wait_for_attempt(bed, job, 0, "h0")
     bed.front.path("/tmp/hosts").write_text("h0:1\nh1:1\n")
     wait_for(bed.front.path("/tmp/stops").exists, "SIGTERM")
     bed["h1"].stop_sshd()
+    bed.front.path("/tmp/gone").touch()
     out, err = job.communicate(timeout=200)
 
     assert job.returncode == 0, err

@@ -17,6 +17,9 @@ from popdist import elastic
 folder = Path(sys.argv[1])
 index = int(os.environ["OMPI_COMM_WORLD_RANK"])
 state = elastic.State(step=0)
+# The others go on without it first.
+while "POPDIST_ELASTIC_JOINS" in os.environ and not any(folder.glob("pid-*-1")):
+    time.sleep(0.01)
 
 @elastic.run
 def work(state):

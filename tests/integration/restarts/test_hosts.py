@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 import pytest
 from beds.bed import Bed
-from conftest import mpirun_of
+from conftest import ROOT, mpirun_of
 from integration.restarts.test_checkpoints import STOPS
 
 pytestmark = pytest.mark.mpi
 
-# Each loss of a host takes 15 s of waiting. The test of checkpoints has hydra.
+# Its waits are short.
+POPRUN = str(ROOT / "tests" / "often_searching_poprun.py")
+# The test of checkpoints has hydra.
 MPIS = ["openmpi5", "local"]
 AGENT = "host/agent_entry.py"
 # Runs on in the first attempt, and ends at once in each other.
@@ -25,7 +27,7 @@ PROGRAM = (
 def start(bed: Bed, mpi: str, restarts: int, *program: str) -> "subprocess.Popen[str]":
     path = "local" if mpi == "local" else mpirun_of(mpi)
     job: subprocess.Popen[str] = bed.front.start(
-        *("poprun", "--mpirun", path, "--offline-mode=yes", "--grace", "1"),
+        *("python3", POPRUN, "--mpirun", path, "--offline-mode=yes", "--grace", "1"),
         *("--host", "h0,h1", "-n", "4", "--max-restarts", str(restarts), *program),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

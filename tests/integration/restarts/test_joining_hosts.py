@@ -1,26 +1,58 @@
 """Hosts that come or return while the instances of an elastic job run on.
 
-A host that was lost is looked for 20 seconds later: most of a test is that wait.
+A host that was lost is looked for 2 seconds later, and not 20: see POPRUN.
 """
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
 
 import pytest
+from beds import slurm
 from beds.bed import Bed
 from beds.host import Host
 from conftest import ROOT, wait_for
 
 # See there: it writes its steps, and the pid of each instance, to a folder.
 PROGRAM = str(ROOT / "tests" / "elastic_program.py")
+POPRUN = str(ROOT / "tests" / "often_searching_poprun.py")
 STATE = "/root/state"
-# Ends at once where instances join and there is the file, and counts how often.
+# Instance 2 fails at once the first two times that it joins.
 CRASHES = f"""
-if [ "$POPDIST_ELASTIC_JOINS" = 1 ] && [ -e {STATE}/crash ]
-then echo x >> {STATE}/crash; exit 3; fi
+if [ "$POPDIST_ELASTIC_JOINS, $RANK" = "1, 2" ] && ! [ -e {STATE}/second ]
+then mkdir {STATE}/first 2>/dev/null || mkdir {STATE}/second
+echo the driver is missing >&2; exit 3; fi
 exec python3 {PROGRAM} {STATE}
+"""
+# Adds up numbers by popdist's links between the hosts.
+LINKED = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import popdist
+from popdist import elastic
+
+folder = Path(sys.argv[1])
+state = elastic.State(step=0)
+
+@elastic.run
+def work(state):
+    group = popdist.instance_group()
+    stops = 0
+    while not stops:
+        own = group.rank == 0 and (folder / "stop").exists()
+        stops = group.all_reduce(np.array([own], np.int64))[0]
+        state.step += 1
+        if group.rank == 0:
+            (folder / "draft").write_text(str(state.step))
+            (folder / "draft").rename(folder / "steps")
+        state.commit()
+        time.sleep(0.01)
+    return group.size
+
+print(f"size: {work(state)}")
 """
 # Accepts connections in the place of sshd, and says nothing.
 SILENT = f"""
@@ -38,7 +70,11 @@ class JoinedJob:
     """An elastic job on the hosts of a bed, which share the folder of its state."""
 
     def __init__(
-        self, bed: Bed, *options: str, program: Sequence[str] = ("python3", PROGRAM)
+        self,
+        bed: Bed,
+        *options: str,
+        program: Sequence[str] = ("python3", PROGRAM),
+        launcher: Sequence[str] = (),
     ) -> None:
         self.bed = bed
         self.folder = bed.front.path(STATE)
@@ -47,7 +83,8 @@ class JoinedJob:
         words = program if program[0] == "sh" else (*program, STATE)
         with self.log.open("wb") as errors:
             self.process: subprocess.Popen[str] = bed.front.start(
-                *("poprun", "--mpirun", "local", "--max-restarts", "3"),
+                *(*launcher, "python3", POPRUN),
+                *("--mpirun", "local", "--max-restarts", "3"),
                 *("--grace", "1", "--result", "/root/result"),
                 *("--events", "/root/events", *options, *words),
                 stdout=subprocess.PIPE,
@@ -98,14 +135,21 @@ class JoinedJob:
         return [event for event in events if event["event"] == name]
 
 
-def start_on_three(bed: Bed, *options: str, **named: Sequence[str]) -> JoinedJob:
-    words = ("--host", "h0,h1,h2", "-n", "6", "--min-instances", "1")
+def start_on_three(
+    bed: Bed, *options: str, hosts: str = "h0,h1,h2", **named: Sequence[str]
+) -> JoinedJob:
+    words = ("--host", hosts, "-n", "6", "--min-instances", "1")
     return JoinedJob(bed, *words, *options, **named)
 
 
-def lose(host: Host) -> None:
-    """Let poprun lose a host whose sshd goes on."""
-    host.run("pkill", "-KILL", "-f", "host/agent_entry.py")
+def lose(*hosts: Host) -> None:
+    """Let poprun lose hosts whose sshd goes on."""
+    # At the same time: the first one must not be back before the second one is lost.
+    kills = [
+        host.start("pkill", "-KILL", "-f", "host/agent_entry.py") for host in hosts
+    ]
+    for kill in kills:
+        assert kill.wait(200) == 0
 
 
 @pytest.fixture
@@ -128,6 +172,7 @@ def test_a_host_that_returns_joins_the_running_instances(bed: Bed) -> None:
 
     assert said == [f"{rank} 6 6 2" for rank in range(6)]
     assert (shown["num_running"], shown["generation"]) == (6, 2)
+    assert shown["hosts"] == ["h0", "h1", "h2"]
     assert shown["changed"] == "The host h1 has joined with instances 2 and 3."
     result = job.result()
     changes = result["changes"]
@@ -157,6 +202,87 @@ def test_a_host_that_the_script_prints_later_joins(bed: Bed) -> None:
     assert [each["host"] for each in instances] == [f"h{i // 2}" for i in range(6)]
 
 
+def test_a_host_that_the_script_no_longer_prints_leaves_and_may_return(
+    bed: Bed,
+) -> None:
+    hosts = bed.front.path("/root/hosts")
+    hosts.write_text("h0:2\nh1:2\nh2:2\n")
+    script = ("--host-discovery-script", "cat /root/hosts")
+    job = JoinedJob(bed, *script, "-n", "6", "--min-instances", "4")
+    stays = job.pids(0, 1, 4, 5)
+    hosts.write_text("h0:2\nh2:2\n")
+    why = "The discovery script no longer prints h1"
+    job.wait_for_text(f"{why}; 4 instances go on as generation 1 after")
+    job.wait_for_text("The host h1 has left the job.")
+    job.wait_for_steps()
+    shown = json.loads(bed.front.output("popctl", "ps", "--json"))
+    [shown] = shown if isinstance(shown, list) else [shown]
+    # The others are too few now.
+    hosts.write_text("h0:2\n")
+    job.wait_for_text(f"{why[:-2]}h2, but the job keeps its hosts: the others are")
+    hosts.write_text("h0:2\nh1:2\nh2:2\n")
+    job.wait_for_text("The host h1 has joined with instances 2 and 3; 6 instances go")
+    job.wait_for_steps()
+    assert job.pids(0, 1, 4, 5) == stays
+
+    assert job.finish() == [f"{rank} 6 6 2" for rank in range(6)]
+    assert (shown["hosts"], shown["changed"]) == (["h0", "h2"], f"{why}.")
+    assert job.text.count("but the job keeps its hosts") == 1
+    assert f"left: {why}, so instance 2 (h1) has left the job." in job.text
+    [leaves] = job.events("host_leaves")
+    assert (leaves["host"], leaves["instances"]) == ("h1", [2, 3])
+    [lost] = job.events("host_lost")
+    assert lost["why"] == leaves["why"] == f"t{why[1:]}"
+    changes = job.result()["changes"]
+    assert isinstance(changes, list)
+    assert [(c["lost"], c["added"]) for c in changes] == [([2, 3], []), ([], [2, 3])]
+    assert not job.events("instance_started_again")
+
+
+@pytest.mark.parametrize("size", [("--min-instances", "4"), ("--nnodes", "2")])
+def test_a_host_takes_the_place_of_one_without_which_the_job_is_too_small(
+    bed: Bed, size: Sequence[str]
+) -> None:
+    hosts = bed.front.path("/root/hosts")
+    hosts.write_text("h0:2\nh1:2\n")
+    script = ("--host-discovery-script", "cat /root/hosts")
+    job = JoinedJob(bed, *script, "-n", "4", *size)
+    stays = job.pids(0, 1)
+    hosts.write_text("h0:2\nh2:2\n")
+    why = "The discovery script no longer prints h1"
+    change = f"{why}; the host h2 has joined with instances 4 and 5"
+    job.wait_for_text(f"{change}; 4 instances go on as generation 1 after")
+    job.wait_for_text("The host h1 has left the job.")
+    job.wait_for_steps()
+    # The places of h1 are free again.
+    hosts.write_text("h0:2\nh1:2\n")
+    change = f"{why[:-1]}2; the host h1 has joined with instances 2 and 3"
+    job.wait_for_text(f"{change}; 4 instances go on as generation 2 after")
+    job.wait_for_steps()
+    assert job.pids(0, 1) == stays
+
+    assert job.finish() == [f"{rank} 4 4 2" for rank in range(4)]
+    changes = job.result()["changes"]
+    assert isinstance(changes, list)
+    changes = [(change["lost"], change["added"]) for change in changes]
+    assert changes == [([2, 3], [4, 5]), ([4, 5], [2, 3])]
+
+
+def test_one_machine_joins_under_one_of_its_names(bed: Bed) -> None:
+    hosts = bed.front.path("/root/hosts")
+    hosts.write_text("h0:2\n")
+    script = ("--host-discovery-script", "cat /root/hosts")
+    job = JoinedJob(bed, *script, "-n", "6", "--nnodes", "1:3")
+    hosts.write_text("h0:2\nh1:2\nh1.bed:2\n")
+    job.wait_for_text("The host h1 has joined with instances 2 and 3; 4 instances go")
+    job.wait_for_steps()
+
+    assert job.finish() == [f"{rank} 4 4 2" for rank in range(4)]
+    assert (
+        "The host h1.bed cannot join the job: it is the machine of another host."
+    ) in job.text
+
+
 def test_the_job_outlives_its_first_hosts(bed: Bed) -> None:
     """Its launcher ends when the last instance is lost that it has started."""
     hosts = bed.front.path("/root/hosts")
@@ -173,10 +299,42 @@ def test_the_job_outlives_its_first_hosts(bed: Bed) -> None:
     assert job.finish() == ["0 2 2 1", "1 2 2 1"]
 
 
+def test_a_node_of_a_slurm_job_joins_by_srun(make_bed: Callable[..., Bed]) -> None:
+    bed = make_bed(hosts=2, slurm_cpus=2, shared_home=True)
+    bed["h1"].stop_sshd()
+    nodes = ("salloc", "--quiet", "--nodes=2")
+    job = JoinedJob(bed, "-n", "4", "--min-instances", "1", launcher=nodes)
+    lose(bed["h1"])
+    job.wait_for_text("2 instances go on as generation 1")
+    job.wait_for_text("The host h1 has joined with instances 2 and 3; 4 instances go")
+    job.wait_for_steps()
+
+    assert job.finish() == [f"{rank} 4 4 2" for rank in range(4)]
+
+
+def test_nodes_join_that_slurm_gives_to_the_job(make_bed: Callable[..., Bed]) -> None:
+    bed = make_bed(hosts=3, slurm_cpus=2, shared_home=True)
+    for host in bed.hosts:
+        host.stop_sshd()
+    nodes = ("salloc", "--quiet", "--nodelist=h0,h1")
+    job = JoinedJob(bed, "-n", "4", "--nnodes", "1:2", launcher=nodes)
+    [number] = bed.front.output("squeue", "--noheader", "--format=%A").split()
+    bed.front.output("scontrol", "update", f"JobId={number}", "NodeList=h0", cwd="/tmp")
+    job.wait_for_text("2 instances go on as generation 1")
+    # Slurm has killed the processes, which leaves their files.
+    wait_for(lambda: not bed["h1"].processes(), "the end of all processes on h1")
+    bed["h1"].clean()
+    slurm.add_nodes(bed.front, number, "h2")
+    job.wait_for_text("The host h2 has joined with instances 2 and 3; 4 instances go")
+    job.wait_for_steps()
+
+    assert job.finish() == [f"{rank} 4 4 2" for rank in range(4)]
+    assert "The host h1 c" not in job.text
+
+
 def test_two_hosts_return_at_once(bed: Bed) -> None:
     job = start_on_three(bed)
-    lose(bed["h1"])
-    lose(bed["h2"])
+    lose(bed["h1"], bed["h2"])
     job.wait_for_text("2 instances go on as generation")
     job.wait_for_text("6 instances go on as generation")
     job.wait_for_steps()
@@ -229,17 +387,75 @@ def wait_for_event_of(job: JoinedJob, instance: int) -> None:
     )
 
 
-def test_a_program_that_fails_as_it_joins_uses_up_the_restarts(bed: Bed) -> None:
-    job = start_on_three(bed, program=("sh", "-c", CRASHES))
-    crash = job.folder / "crash"
-    crash.touch()
-    lose(bed["h1"])
-    job.wait_for_text("The host h1 can be used: starting instances 2 and 3 there.")
-    # Two starts, and the three of --max-restarts.
-    job.wait(lambda: crash.read_text().count("x") == 5, "five failures")
+def part(one: Host, other: Host) -> None:
+    """Let two hosts reach each other no more, but all others."""
+    wrong = ("lladdr", "02:00:00:00:ff:ff", "nud", "permanent", "dev", "eth0")
+    for host, peer in ((one, other), (other, one)):
+        host.output("ip", "neighbour", "replace", peer.address, *wrong)
+
+
+# The first instance, by which links begin, is on a host that all reach, or on one that
+# is silent to another.
+@pytest.mark.parametrize("hosts", ["h0,h1,h2", "h1,h0,h2"])
+@pytest.mark.parametrize("from_start", [False, True])
+def test_a_host_that_others_do_not_reach_is_left(
+    bed: Bed, hosts: str, *, from_start: bool
+) -> None:
+    bed.front.path("/root/linked.py").write_text(LINKED)
+    program = ("python3", "/root/linked.py")
+    if from_start:
+        part(bed["h1"], bed["h2"])
+    job = start_on_three(bed, program=program, hosts=hosts)
+    if not from_start:
+        part(bed["h1"], bed["h2"])
+    job.wait_for_text("Others had no answer from h")
+    job.wait_for_text("other hosts get no answer from it, only poprun")
+    job.wait_for_text("4 instances go on as generation")
     job.wait_for_steps()
 
-    assert job.finish() == [f"{rank} 4 4 2" for rank in range(4)]
+    # It may have joined again by now.
+    assert len({*job.finish()}) == 1
+
+
+@pytest.mark.parametrize("hosts", ["h1,h2", "h0,h1,h2"])
+def test_a_job_that_is_not_elastic_ends_if_its_hosts_do_not_reach_each_other(
+    bed: Bed, hosts: str
+) -> None:
+    part(bed["h1"], bed["h2"])
+    code = "import popdist; popdist.instance_group().barrier()"
+    number = str(hosts.count(",") + 1)
+    ran = bed.front.run(
+        *("poprun", "--mpirun", "local", "--host", hosts, "-n", number),
+        *("python3", "-c", code),
+    )
+
+    assert ran.returncode == 1
+    expected = r"Instance \d on h\d has not answered for 5 s, while instance \d on h\d"
+    if hosts == "h1,h2":
+        # All others wait for instance 0 at the start.
+        expected = (
+            r"Instance 0 at 10\.\S+:\d+ has not answered instance 1 on h2 for 30 s"
+        )
+    assert re.search(expected, ran.stderr), ran.stderr
+
+
+def test_a_host_whose_program_fails_as_it_joins_takes_no_restart(bed: Bed) -> None:
+    options = ("--max-restarts", "1")
+    job = start_on_three(bed, *options, program=("sh", "-c", CRASHES))
+    lose(bed["h1"])
+    ending = "exited with code 3 before the host had joined."
+    job.wait(lambda: job.text.count(ending) == 2, "two failures")
+    job.wait_for_steps()
+    job.wait_for_text("The host h1 has joined with instances 2 and 3; 6 instances go")
+    # The restart is there for another instance.
+    bed["h0"].run("kill", "-KILL", *job.pids(0))
+    job.wait_for_text("nstance 0 was started again; 6 instances go on")
+    job.wait_for_steps()
+
+    assert job.finish() == [f"{rank} 6 6 2" for rank in range(6)]
+    assert "the driver is missing" in job.text
+    assert len(job.events("host_joins")) == 3
+    assert "Lost the host h1: instance " in job.text
 
 
 def test_a_host_that_is_lost_while_it_joins_is_looked_for_again(bed: Bed) -> None:
@@ -271,6 +487,20 @@ def test_a_host_that_answers_no_ssh_changes_nothing(bed: Bed) -> None:
     assert "can be used" not in job.text
 
 
+def test_a_host_that_returns_with_a_full_disk_is_a_warning(bed: Bed) -> None:
+    job = start_on_three(bed)
+    bed["h1"].kill()
+    job.wait_for_text("4 instances go on as generation 1")
+    head, row, change = bed.front.output("popctl", "ps").splitlines()
+    bed.power_on("h1").namespaces.run(["mount", "-o", "remount,ro", "/tmp"])
+    job.wait_for_text("The host h1 cannot be used: no file can be created in /tmp")
+    job.wait_for_steps()
+
+    assert re.search(r" 4 of 6 +2 hosts +running, generation 1 ", row), (head, row)
+    assert re.match("[0-9a-f]{8}, generation 1: The host h1 was lost with ", change)
+    assert job.finish() == [f"{rank} 4 4 2" for rank in range(4)]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_poprun_ends_while_a_host_joins(
     bed: Bed, number: int
@@ -278,7 +508,7 @@ def test_nothing_is_left_when_poprun_ends_while_a_host_joins(
     job = start_on_three(bed)
     lose(bed["h1"])
     job.wait_for_text("The host h1 can be used: starting instances 2 and 3 there.")
-    bed.front.output("pkill", f"-{number}", "-f", "bin/poprun --mpirun")
+    bed.front.output("pkill", f"-{number}", "-f", f"{POPRUN} --mpirun")
     job.process.communicate(timeout=200)
 
     code = -9 if number == signal.SIGKILL else 128 + number

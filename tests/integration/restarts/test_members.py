@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,46 @@ def test_an_instance_whose_supervisor_was_killed_is_started_again(
     assert (code, len(said)) == (0, 2), job.text
 
 
+JOINED = """
+import os, signal, time
+from pathlib import Path
+import numpy as np
+import popdist
+from popdist import elastic
+from popdist.generations import GENERATIONS
+index = int(os.environ["RANK"])
+joins = "POPDIST_ELASTIC_JOINS" in os.environ
+gone_on = Path("gone-on")
+
+@elastic.run
+def work(state):
+    group = popdist.instance_group()
+    if elastic.generation():
+        gone_on.touch()
+    while elastic.generation() < 2:
+        group.all_reduce(np.ones(1))
+        if index == 0 and not joins:
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.commit()
+
+# The generation after the loss has one member.
+while joins and not gone_on.exists():
+    time.sleep(0.01)
+work(elastic.State())
+print(index, "has joined", GENERATIONS.joined)
+"""
+
+
+def test_an_instance_knows_that_it_has_joined_a_running_job(poprun: Poprun) -> None:
+    ran = poprun(
+        *("--mpirun", "local", "-n", "2", "--min-instances", "1"),
+        *("--max-restarts", "1", "python", "-c", JOINED),
+    )
+
+    assert ran.code == 0, ran.stderr
+    assert sorted(ran.stdout.splitlines()) == ["0 has joined 2", "1 has joined 0"]
+
+
 LATE = """
 import os, signal, sys, time
 from pathlib import Path
@@ -245,7 +286,11 @@ def test_a_job_that_may_not_lose_an_instance_stops_as_ever(poprun: Poprun) -> No
     )
 
     assert ran.code == 1
-    assert "because it was started without --min-instances." in ran.stderr
+    sentence = (
+        "because it was started without --min-instances. Start it with --mpirun local "
+        "--min-instances M.\n"
+    )
+    assert sentence in ran.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -280,7 +325,8 @@ def test_kills_at_random_moments_leave_a_job_that_goes_on(
             # It may be ending, or starting again.
             with_pid = job.folder / f"pid-{index}"
             if with_pid.exists() and "elastic_program" in command(job.pid(index)):
-                os.kill(job.pid(index), signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(job.pid(index), signal.SIGKILL)
         time.sleep(dice.uniform(0, 0.6))
         job.wait_for_steps()
     code, said = job.finish()

@@ -76,10 +76,10 @@ def test_an_instance_that_was_killed_for_want_of_memory_is_named_with_the_limit(
         "greedy.py",
         "import os, time\n"
         "if os.environ['RANK'] == '1':\n"
-        "    much = b'x' * (200 << 20)\n"
+        "    much = b'x' * (600 << 20)\n"
         "time.sleep(600)\n",
     )
-    limit = str(60 * MIB)
+    limit = str(150 * MIB)
     with cgroup(
         "memory", {"memory.limit_in_bytes": limit, "memory.max": limit}
     ) as group:
@@ -88,7 +88,7 @@ def test_an_instance_that_was_killed_for_want_of_memory_is_named_with_the_limit(
     assert (ran.returncode, ran.stdout) == (137, b"")
     assert re.fullmatch(
         r"poprun: error: Instance 1 on localhost was killed by SIGKILL: out of memory "
-        r"\(the limit is 60 MiB, it had used [\d.]+ MiB\)\.\n",
+        r"\(the limit is 150 MiB, it had used [\d.]+ MiB\)\.\n",
         ran.stderr.decode(),
     )
 
@@ -96,8 +96,8 @@ def test_an_instance_that_was_killed_for_want_of_memory_is_named_with_the_limit(
 def test_a_child_of_a_shell_that_was_killed_for_want_of_memory_is_told_too(
     poprun: Poprun,
 ) -> None:
-    poprun.script("greedy.py", "much = b'x' * (200 << 20)\n")
-    limit = str(60 * MIB)
+    poprun.script("greedy.py", "much = b'x' * (600 << 20)\n")
+    limit = str(150 * MIB)
     with cgroup(
         "memory", {"memory.limit_in_bytes": limit, "memory.max": limit}
     ) as group:
@@ -106,7 +106,7 @@ def test_a_child_of_a_shell_that_was_killed_for_want_of_memory_is_told_too(
     assert (ran.returncode, ran.stdout) == (137, b"")
     assert re.search(
         r"poprun: error: Instance 0 on localhost exited with code 137: out of memory "
-        r"\(the limit is 60 MiB, it had used [\d.]+ MiB\)\.\n$",
+        r"\(the limit is 150 MiB, it had used [\d.]+ MiB\)\.\n$",
         ran.stderr.decode(),
     )
 
@@ -114,7 +114,7 @@ def test_a_child_of_a_shell_that_was_killed_for_want_of_memory_is_told_too(
 def test_an_instance_that_somebody_killed_was_not_short_of_memory(
     poprun: Poprun,
 ) -> None:
-    limit = str(60 * MIB)
+    limit = str(150 * MIB)
     with cgroup(
         "memory", {"memory.limit_in_bytes": limit, "memory.max": limit}
     ) as group:

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from conftest import POPRUN, Poprun
 
-from poprun.reach.facts import own_facts
+from poprun.reach.own_host.facts import own_facts
 
 # Says where it runs, and waits until it may end.
 WHERE = """

@@ -260,7 +260,7 @@ def test_an_instance_that_is_not_shown_can_still_say_why_it_failed(
         *(
             "sh",
             "-c",
-            "{ echo bad; echo no use; } >&2; test $RANK = 1 || sleep 600; exit 3",
+            r"printf 'bad\nno use\n' >&2; test $RANK = 1 || sleep 600; exit 3",
         ),
         environ={"SLURMD_NODENAME": "localhost"},
     )

@@ -62,9 +62,11 @@ def test_a_new_size_reaches_the_instances(poprun: Poprun, on_terminal: Start) ->
     script = poprun.script(
         "resize.py",
         "import os, signal\n"
-        "signal.signal(signal.SIGWINCH, lambda *_: None)\n"
+        # It waits until it is taken, whenever it comes.
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])\n"
         "print('ready')\n"
-        "while os.get_terminal_size(1).columns != 50: signal.pause()\n"
+        "while {os.get_terminal_size(n).columns for n in (1, 2)} != {50}:\n"
+        "    signal.sigwait([signal.SIGWINCH])\n"
         "print(*os.get_terminal_size(1), *os.get_terminal_size(2))\n",
     )
     terminal = on_terminal(POPRUN, *job(1), "python", script)

@@ -15,6 +15,7 @@ PROGRAM = """
 import glob, os, sys, time
 import numpy as np
 import popdist
+from poprun.host.calls_in_progress import read_calls
 
 popdist.init()
 group = popdist.instance_group()
@@ -22,13 +23,20 @@ rank = popdist.getInstanceIndex()
 
 late = int(sys.argv[1])
 
+def wait_in_their_call(pids):
+    others = popdist.getNumInstances() - 1
+    return len(pids) == others and all(
+        any(call.waits_since for call in read_calls(int(pid))) for pid in pids
+    )
+
 @popdist.trace("step")
 def step(number):
-    # Those that have made a file are about to call, and the late one waits for all.
+    # Those that have made a file call next, and the late one waits until all wait.
     if late not in (-1, rank):
-        open(f"step.{number}.{rank}", "w").close()
+        open(f"step.{number}.{os.getpid()}", "w").close()
     elif rank == late:
-        while len(glob.glob(f"step.{number}.*")) < popdist.getNumInstances() - 1:
+        made = f"step.{number}."
+        while not wait_in_their_call([f[len(made):] for f in glob.glob(made + "*")]):
             time.sleep(0.005)
         time.sleep(0.03)
     group.all_reduce(np.ones(1000, np.float32))
@@ -81,7 +89,10 @@ def test_a_straggler_is_seen_in_the_trace(poprun: Poprun) -> None:
     phases = {e["name"] for e in events if e.get("cat") == "phase"}
     assert {"mpirun", "run"} <= phases
     text = popctl("trace", str(file)).stdout
-    assert "% of that was for instance 5, which was the last to begin " in text
+    late = (
+        "100 % of that was for instance 5, which was the last to begin 10 of 10 calls."
+    )
+    assert late in text
 
 
 def test_calls_of_a_killed_instance_are_in_the_trace(poprun: Poprun) -> None:

@@ -16,8 +16,7 @@ from vipu_servers import serving
 
 from poprun.users import user_name
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.model import AgentStatus
-from poprun.vipu.requests import PartitionRequest
+from poprun.vipu.model import AgentStatus, PartitionRequest
 from poprun.vipu.rules import presets
 
 HOST = os.uname().nodename

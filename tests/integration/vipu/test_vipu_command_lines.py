@@ -16,7 +16,7 @@ from conftest import BIN, Poprun
 from vipu_servers import Server, serving
 
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.requests import ClusterRequest
+from poprun.vipu.model import ClusterRequest
 from poprun.vipu.rules import presets
 
 # Writes what it is given; the first instance asks what its partition is.

@@ -14,8 +14,7 @@ from conftest import Poprun, wait_for
 from vipu_servers import Server, serving
 
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.model import AgentStatus
-from poprun.vipu.requests import ClusterRequest, PartitionRequest
+from poprun.vipu.model import AgentStatus, ClusterRequest, PartitionRequest
 from poprun.vipu.rules import presets
 
 LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} \d+ POPRUN \[([ID])\] (.*)")

@@ -60,7 +60,7 @@ SERVERS = {
         saying(b"HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"),
         "a protocol other than HTTP",
     ),
-    "huge number": (saying(partition(gcd_size=10**400)), "more than 63 bits"),
+    "huge number": (saying(partition(gcd_size=10**400)), "a number that is not from"),
     "number of 5000 digits": (saying(http(200, b"9" * 5000)), "not JSON"),
     "no IPUs": (saying(partition(blocks=[])), "without IPUs"),
     "terminal codes": (saying(partition(name="\x1b[31m")), "not printable"),

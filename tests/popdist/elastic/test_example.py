@@ -6,13 +6,21 @@ from pathlib import Path
 from tests.elastic_jobs import Coordinator, wait_until
 from tests.jobs import ROOT
 
-# The example takes too little time to be killed in the middle of it.
-SLOWER = "\n        __import__('time').sleep(0.02)\n        if state.step % 10 == 0:"
+# The members wait in the middle of it until one of them is lost, and until another one
+# joins them.
+HELD = """
+        while (
+            state.step == STEPS // 2
+            and elastic.generation() < 2
+            and not elastic.members_changed()
+        ):
+            __import__("time").sleep(0.01)
+        if state.step % 10 == 0:"""
 
 
 def test_the_example_finds_the_weights_whoever_is_killed(tmp_path: Path) -> None:
     program = (ROOT / "examples" / "elastic.py").read_text()
-    program = program.replace("\n        if state.step % 10 == 0:", SLOWER)
+    program = program.replace("\n        if state.step % 10 == 0:", HELD)
 
     with Coordinator(tmp_path, [3], program) as job:
         wait_until(lambda: "begins with step 0" in job.output(1))

@@ -71,7 +71,7 @@ def test_an_instance_that_is_added_joins_at_the_next_commit(tmp_path: Path) -> N
     @elastic.run
     def train(state):
         group = popdist.instance_group()
-        while state.steps < 50 or group.size < 3:
+        while state.steps < 50 or elastic.generation() < 2:
             state.weights = state.weights + group.all_reduce(np.ones(100_000))
             state.steps += 1
             state.commit()
@@ -130,6 +130,37 @@ def test_a_refusal_is_the_sentence_of_poprun(tmp_path: Path) -> None:
     assert [one.out for one in ended] == ["MPI has started it.\n[2.0]\n"] * 2, ended
 
 
+def test_a_call_after_a_refusal_does_not_promise_new_groups(tmp_path: Path) -> None:
+    body = """
+    from popdist import elastic
+    assert not elastic.refusal()
+    group = popdist.instance_group()
+    group.barrier()
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        group.barrier()
+    except popdist.PeerLostError:
+        try:
+            elastic.reform()
+        except popdist.ElasticError as error:
+            print(error)
+    try:
+        popdist.instance_group()
+    except popdist.GroupUnusableError as error:
+        print(error)
+    """
+    with Coordinator(tmp_path, [2], body, least=2) as job:
+        ended = job.finish()
+
+    assert ended[0].out == (
+        "Only 1 instance of the job is left, but it needs at least 2 instances: see "
+        "--min-instances and --nnodes.\n"
+        "This process has left its groups. It has new ones when "
+        "popdist.elastic.reform() returns, and none after an error of reform().\n"
+    ), ended
+
+
 def test_instances_on_several_hosts_connect_anew(tmp_path: Path) -> None:
     with Coordinator(tmp_path, [2, 2, 1], BODY) as job:
         ended = job.finish()
@@ -145,9 +176,39 @@ def test_instances_on_several_hosts_connect_anew(tmp_path: Path) -> None:
     assert [one.err for one in ended] == [""] * 5
 
 
+def test_members_re_form_if_the_first_host_does_not_answer_at_the_start(
+    tmp_path: Path,
+) -> None:
+    body = """
+    from popdist import elastic
+    from popdist.engine.hosts.tcp import handshake, links
+    handshake.SILENT_SECONDS = 0.2
+    connected = links.TcpLinks._connected
+
+    def connect(*args):
+        if elastic.generation() == 0:
+            time.sleep(0.2)
+            raise TimeoutError
+        return connected(*args)
+
+    links.TcpLinks._connected = connect
+
+    @elastic.run
+    def train(state):
+        return popdist.instance_group().all_reduce(np.ones(1)).tolist()
+
+    print(train(elastic.State()), elastic.generation())
+    """
+    with Coordinator(tmp_path, [1, 2], body) as job:
+        ended = job.finish()
+
+    assert [one.out for one in ended] == ["[3.0] 1\n"] * 3, ended
+    assert job.state.silent_hosts == {"host-0"}
+
+
 def test_the_messages_are_those_of_poprun() -> None:
     names = ("ELASTIC", "REFORM", "ELASTIC_KNOWN", "MEMBERS_CHANGE")
-    for name in (*names, "REFORMED", "REFORM_REFUSED"):
+    for name in (*names, "REFORMED", "REFORM_REFUSED", "LEFT"):
         assert getattr(generations, name) == getattr(protocol, name)
 
 
@@ -295,6 +356,47 @@ def test_all_members_get_an_error_if_one_of_them_cannot_re_form(
     ], ended
 
 
+@pytest.mark.parametrize(
+    ("objects", "errors"),
+    [
+        pytest.param(
+            "call=lambda: 0",
+            [
+                "PicklingError: Can't pickle <function <lambda> at 0x",
+                "CollectiveAbortedError: Instance 0 failed in State.sync(), which",
+            ],
+            id="not-pickled",
+        ),
+        pytest.param(
+            "**{('step', 'epoch')[rank]: 0}",
+            [
+                "",
+                "MismatchError: This instance has a State of epoch, but instance 0 has "
+                "one of step. Give the State the same names on all instances.",
+            ],
+            id="other-names",
+        ),
+    ],
+)
+def test_objects_that_cannot_be_sent_or_taken_are_an_error(
+    tmp_path: Path, objects: str, errors: Sequence[str]
+) -> None:
+    body = f"""
+    from popdist import elastic
+    state = elastic.State({objects})
+    try:
+        state.sync()
+    except Exception as error:
+        print(f"{{type(error).__name__}}: {{error}}")
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [0, 0], ended
+    for one, error in zip(ended, errors, strict=True):
+        assert one.out.startswith(error), ended
+
+
 # Instance 1 dies, and the other one raises an error that does not name the loss.
 UNNAMED = """
 from popdist import elastic
@@ -337,6 +439,188 @@ def test_errors_of_checks_count_as_no_loss(tmp_path: Path, cause: str) -> None:
 
     assert ended[0].code == 1, ended
     assert ended[0].err.splitlines()[-1] == "RuntimeError: It failed."
+
+
+def test_an_error_of_all_members_is_no_loss_of_those_that_have_it_first(
+    tmp_path: Path,
+) -> None:
+    body = f"""
+    from pathlib import Path
+    from popdist import elastic
+    from popdist.elastic import repeating
+    folder = Path({str(tmp_path)!r})
+
+    def sleep(seconds):
+        # Until all have found that poprun tells of no loss, however late they are.
+        (folder / f"decided-{{rank}}").touch()
+        while len(list(folder.glob("decided-*"))) < 3:
+            time.sleep(0.01)
+
+    repeating.sleep = sleep
+
+    @elastic.run
+    def train(state):
+        popdist.instance_group().all_reduce(np.ones(1))
+        time.sleep(0.5 * rank)
+        raise ValueError("The loss is NaN.")
+
+    train(elastic.State(step=0))
+    """
+    with Coordinator(tmp_path, [3], body) as job:
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [1] * 3, ended
+    errors = [one.err for one in ended]
+    assert ["called again" in error for error in errors] == [False] * 3, ended
+
+
+def test_threads_that_re_form_at_the_same_time_begin_one_generation(
+    tmp_path: Path,
+) -> None:
+    body = f"""
+    from popdist import elastic
+    from popdist.generations import GENERATIONS
+    both_wait = {str(tmp_path / "both")!r}
+
+    class Watched:
+        def __init__(self):
+            self.lock, self.calls = threading.Lock(), threading.Semaphore(0)
+
+        def __enter__(self):
+            self.calls.release()
+            self.lock.acquire()
+
+        def __exit__(self, *_):
+            self.lock.release()
+
+    if rank == 0:
+        GENERATIONS.reforming = Watched()
+        threads = [threading.Thread(target=elastic.reform) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            GENERATIONS.reforming.calls.acquire()
+        open(both_wait, "w").close()
+        for thread in threads:
+            thread.join()
+    else:
+        while not os.path.exists(both_wait):
+            time.sleep(0.01)
+        elastic.reform()
+    print(popdist.instance_group().all_reduce(np.ones(1)), elastic.generation())
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        ended = job.finish()
+
+    assert [one.out for one in ended] == ["[2.] 1\n"] * 2, ended
+
+
+def test_re_forming_in_the_handler_of_a_signal_meanwhile_is_an_error(
+    tmp_path: Path,
+) -> None:
+    body = """
+    from popdist import elastic
+    from popdist.session import STATE
+
+    def handle(*_):
+        try:
+            elastic.reform()
+        except RuntimeError as error:
+            print(error)
+
+    signal.signal(signal.SIGUSR1, handle)
+    leave = STATE.leave
+
+    def leave_with_signal():
+        signal.raise_signal(signal.SIGUSR1)
+        return leave()
+
+    STATE.leave = leave_with_signal
+    for _ in range(2):
+        elastic.reform()
+    print(popdist.instance_group().all_reduce(np.ones(1)), elastic.generation())
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        ended = job.finish()
+
+    sentence = (
+        "popdist.elastic.reform() was called while the same thread re-forms already, "
+        "such as by the handler of a signal. Let the handler set a variable, and call "
+        "reform() later.\n"
+    )
+    assert [one.out for one in ended] == [f"{sentence * 2}[2.] 2\n"] * 2, ended
+
+
+def test_an_instance_on_a_host_that_leaves_ends_without_a_traceback(
+    tmp_path: Path,
+) -> None:
+    body = """
+    from popdist import elastic
+
+    @elastic.run
+    def train(state):
+        size = popdist.instance_group().size
+        while size == 3:
+            time.sleep(0.01)
+            state.commit()
+        return size
+
+    state = elastic.State()
+    try:
+        print(train(state))
+    except elastic.ElasticError as error:
+        print(type(error).__name__)
+        raise
+    """
+    with Coordinator(tmp_path, [1, 1, 1], body) as job:
+        wait_until(lambda: job.state.able == {0, 1, 2})
+        job.let_leave(1)
+        ended = job.finish()
+
+    assert [one.out for one in ended] == ["2\n", "LeftJobError\n", "2\n"], ended
+    assert [one.code for one in ended] == [0, 1, 0]
+    left = (
+        "The host host-1 is named no longer, so instance 1 (host-1) has left the job."
+    )
+    assert [one.err for one in ended] == ["", f"{left}\n", ""]
+
+
+def test_a_host_joins_and_another_leaves_at_one_commit(tmp_path: Path) -> None:
+    body = """
+    from popdist import elastic
+
+    @elastic.run
+    def train(state):
+        group = popdist.instance_group()
+        print(elastic.generation(), group.size, state.step)
+        while elastic.generation() < 2:
+            state.step += int(group.all_reduce(np.ones(1))[0])
+            state.commit()
+            time.sleep(0.01)
+        return state.step
+
+    state = elastic.State(step=0)
+    print("step", train(state))
+    """
+    with Coordinator(tmp_path, [1, 1, 1], body, least=2, most=2) as job:
+        wait_until(lambda: job.state.able == {0, 1, 2})
+        job.kill(2)
+        wait_until(lambda: job.generation == 1)
+        job.add(2, with_host=True)
+        # It has asked to join, and waits for a place.
+        wait_until(lambda: 2 in job.state.asked)
+        assert job.generation == 1
+        job.let_leave(1)
+        ended = job.finish()
+
+    assert job.state.members == (0, 2)
+    assert [one.code for one in ended] == [0, 1, -signal.SIGKILL, 0], ended
+    assert "instance 1 (host-1) has left the job" in ended[1].err
+    first, joined = ended[0].out.splitlines(), ended[3].out.splitlines()
+    # It has the state of the commit before.
+    assert first[-2:] == joined
+    assert first[-2].startswith("2 2 ")
+    assert int(first[-1].split()[1]) > 0
 
 
 def test_an_instance_that_never_had_the_state_does_not_begin_from_zero(
@@ -431,11 +715,38 @@ def test_values_come_from_members_that_had_the_state_even_without_a_commit(
         wait_until(lambda: all("begins" in job.output(i) for i in range(2)))
         job.kill(0)
         job.add(0)
-        wait_until(lambda: job.process(0).leaving is not None)
+        wait_until(lambda: 0 in job.state.asked)
         over.touch()
         ended = job.finish()
 
     assert [one.out for one in ended[1:]] == ["begins\n1 7\n", "0 7\n"], ended
+
+
+def test_a_child_process_does_not_take_the_place_of_its_parent_that_has_re_formed(
+    tmp_path: Path,
+) -> None:
+    body = """
+    import subprocess
+    from popdist import elastic
+    popdist.instance_group()
+    elastic.reform()
+    popdist.instance_group().barrier()
+    if rank == 0:
+        child = subprocess.run(
+            [sys.executable, "-c", "import popdist; popdist.instance_group()"],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        print(child.stderr.splitlines()[-1].replace(str(os.getpid()), "PID", 1))
+    popdist.instance_group().barrier()
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        ended = job.finish()
+
+    assert ended[0].out.startswith(
+        "popdist.errors.GroupUnusableError: Process PID has joined its groups as "
+        "instance 0 and takes part in collectives itself"
+    ), ended
 
 
 def test_a_child_of_instance_0_does_not_listen_in_its_place(tmp_path: Path) -> None:

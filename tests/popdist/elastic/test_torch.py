@@ -76,8 +76,11 @@ BODY_OF_GLOO = """
 import torch
 import torch.distributed as dist
 from popdist import elastic
+from popdist.elastic import repeating
 from torch.nn.parallel import DistributedDataParallel
 
+# Also on a busy machine each loss is told in time.
+repeating._TOLD_SECONDS = 200.0
 torch.set_num_threads(1)
 index = int(os.environ["TEST_INDEX"])
 torch.manual_seed(index)
@@ -148,3 +151,39 @@ def test_a_first_send_ends_where_the_receiver_re_forms(tmp_path: Path) -> None:
 
     assert [one.code for one in ended] == [0, 0, -9], ended
     assert [one.out for one in ended] == ["True\n[2.0]\n", "True\n[2.0]\n", ""], ended
+
+
+@pytest.mark.parametrize("size", [6, 100_000])
+def test_views_of_a_tensor_are_views_on_all_members(tmp_path: Path, size: int) -> None:
+    body = f"""
+    import torch
+    from popdist import elastic
+    whole = torch.zeros({size}).requires_grad_(rank == 0)
+    state = elastic.State(whole=whole, columns=whole.detach().view(2, -1).T)
+    state.sync()
+    state.columns += 1
+    state.restore()
+    state.columns += 1
+    print(state.whole.sum().item(), state.columns.stride(), state.whole.requires_grad)
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        ended = job.finish()
+
+    expected = f"{size}.0 (1, {size // 2}) True\n"
+    assert [one.out for one in ended] == [expected] * 2, ended
+
+
+def test_empty_tensors_can_grow_apart_on_all_members(tmp_path: Path) -> None:
+    body = """
+    import torch
+    from popdist import elastic
+    state = elastic.State(first=torch.empty(0), second=torch.empty(0))
+    state.sync()
+    state.first.resize_(2).fill_(1)
+    state.second.resize_(2).fill_(2)
+    print(state.first.tolist(), state.second.tolist())
+    """
+    with Coordinator(tmp_path, [2], body) as job:
+        ended = job.finish()
+
+    assert [one.out for one in ended] == ["[1.0, 1.0] [2.0, 2.0]\n"] * 2, ended

@@ -92,7 +92,7 @@ def test_a_host_that_does_not_answer_is_not_said_to_have_ended() -> None:
     assert str(error) == (
         "Instance 31 has not answered for 5 s, while instance 30 needed it for "
         "broadcast of 20 int16 with root on instance 30. Its host or the network to it "
-        "has failed, or stood still: check both, and start the job again."
+        "has failed, or stood still: check both."
     )
 
 

@@ -38,6 +38,20 @@ signal.signal(signal.SIGUSR1, lambda *_: told.set())
 print("up", flush=True)
 told.wait()
 """
+# A member that comes after the report. Its wait lasts longer than until a report once
+# member 0 has told it who is missing, however late that is, and no longer before.
+TOLD = """
+from popdist.engine.meet import deadlines
+from popdist.engine.meet.joiner import Joiner
+error_in, waited = Joiner._error_in, [0.0]
+deadlines.monotonic = lambda: waited[0]
+def hear(joiner, message):
+    error = error_in(joiner, message)
+    print("told", flush=True)
+    waited[0] = 100.0
+    return error
+Joiner._error_in = hear
+"""
 
 
 def anonymous(ended: Ended) -> str:
@@ -287,9 +301,8 @@ def test_a_stall_is_reported_once_and_the_meeting_goes_on() -> None:
         meeting.start(0, "join(stall=0.5)\nprint('met')")
         meeting.wait_for_joiners(0)
         meeting.wait_for_report(0)
-        meeting.start(2, "join(stall=0.5)\nprint('met')")
-        meeting.wait_for_joiners(1)
-        time.sleep(1)
+        meeting.start(2, TOLD + "join(stall=0.5)\nprint('met')")
+        meeting.wait_for_line(1)
         meeting.start(1, KEEP)
         meeting.wait_for_joiners(2)
         meeting.start(3, KEEP)
@@ -307,13 +320,12 @@ def test_a_stall_is_reported_once_and_the_meeting_goes_on() -> None:
 def test_one_that_comes_after_the_report_does_not_repeat_it() -> None:
     with Meeting(3) as meeting:
         body = "join(stall=0.1)\nprint('met')"
-        late = meeting.start(1, UNTIL_SIGNAL + body)
+        late = meeting.start(1, UNTIL_SIGNAL + TOLD + body)
         meeting.wait_for_line(0)
         meeting.start(0, body)
         meeting.wait_for_report(1)
         os.kill(late, signal.SIGUSR1)
-        meeting.wait_for_joiners(1)
-        time.sleep(1)
+        meeting.wait_for_line(0)
         meeting.start(2, KEEP)
         ended = meeting.finish()
 

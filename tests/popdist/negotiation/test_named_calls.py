@@ -427,12 +427,17 @@ def test_a_thread_that_calls_are_expected_of_is_waited_for_longer_than_a_stall(
     late: str,
 ) -> None:
     body = f"""
+    begun = threading.Event()
+
     def work():
         collectives.barrier("begin")
+        begun.set()
         time.sleep(2)
         collectives.barrier("first")
 
     def wait():
+        # Nobody waits for a thread that has made no call.
+        begun.wait()
         collectives.barrier("second")
 
     if rank == 0:

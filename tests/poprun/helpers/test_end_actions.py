@@ -1,7 +1,6 @@
 """End actions: what they do, how they fail, and that bytes carry them unchanged."""
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +23,7 @@ def remove(path: Path) -> RemovePath:
     return RemovePath(os.fsencode(path))
 
 
-def run(script: str, *environment: str, timeout_s: float = 30.0) -> RunCommand:
+def run(script: str, *environment: str, timeout_s: float = 200.0) -> RunCommand:
     return run_command(
         purpose="release partition p0",
         argv=[b"/bin/sh", b"-c", os.fsencode(script)],
@@ -188,12 +187,8 @@ def lives(pid: int) -> bool:
 
 
 def test_what_a_command_has_left_running_is_killed_and_not_waited_for() -> None:
-    began = time.monotonic()
-
     # It keeps the output open.
-    assert run("sleep 600 & exit 0", timeout_s=300).perform() == ""
-
-    assert time.monotonic() - began < 300
+    assert run("sleep 600 & exit 0").perform() == ""
 
 
 def test_a_command_handles_signals_by_default(tmp_path: Path) -> None:
@@ -253,7 +248,7 @@ def test_an_action_is_registered_once_and_withdrawn_by_its_value(
     for _ in range(2):
         actions.register(remove(tmp_path / "a"))
         actions.register(run("true"))
-    actions.withdraw(run("true", timeout_s=31))
+    actions.withdraw(run("true", timeout_s=201))
     assert list(actions) == [remove(tmp_path / "a"), run("true")]
 
     actions.withdraw(remove(tmp_path / "a"))

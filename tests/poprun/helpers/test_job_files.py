@@ -4,20 +4,22 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from conftest import wait_for
 
+from poprun.helpers import job_files
 from poprun.helpers.end_actions import EndActions, RemovePath, run_command
 from poprun.helpers.job_files import (
     LOCK,
-    OPEN_TIMEOUT_S,
     Leftovers,
     hold,
     job_directories,
     make_lock,
+    open_files,
     undo_abandoned,
     undo_if_last,
 )
@@ -28,8 +30,10 @@ from poprun.helpers.job_files import (
 @pytest.fixture
 def member(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process of the job: has a file open that MPI has made."""
-    with subprocess.Popen(["sh", "-c", "exec sleep 60 3>shm_ours"], cwd=tmp_path) as it:
-        wait_for((tmp_path / "shm_ours").exists, "the file")
+    words, ours = ["sh", "-c", "exec sleep 600 3>shm_ours"], tmp_path / "shm_ours"
+    with subprocess.Popen(words, cwd=tmp_path) as it:
+        # The file exists before the process has it open.
+        wait_for(lambda: os.fsencode(ours) in open_files(it.pid), "the file")
         yield it
         it.kill()
 
@@ -65,9 +69,9 @@ def test_a_file_that_no_process_of_the_job_has_open_is_another_jobs(
     leftovers.read_events()
     assert leftovers.has_unclaimed
 
-    time.sleep(OPEN_TIMEOUT_S)
+    with mock.patch.object(job_files, "OPEN_TIMEOUT_S", 0.0):
+        assert leftovers.claim([os.getpid()]) == []
 
-    assert leftovers.claim([os.getpid()]) == []
     assert (leftovers.has_unclaimed, leftovers.paths) == (False, [])
 
 
@@ -78,15 +82,37 @@ def test_a_file_that_a_process_opens_late_is_claimed_by_another_look(
     ours = tmp_path / "shm_ours"
     ours.touch()
     leftovers.watch([os.fsencode(tmp_path / "shm_")])
-    time.sleep(OPEN_TIMEOUT_S)
-    leftovers.claim([os.getpid()])
+    with mock.patch.object(job_files, "OPEN_TIMEOUT_S", 0.0):
+        leftovers.claim([os.getpid()])
     member = request.getfixturevalue("member")
     leftovers.check_all()
     assert not leftovers.has_unclaimed
 
     leftovers.check_all(again=True)
 
-    wait_for(lambda: leftovers.claim([member.pid]) == [os.fsencode(ours)], "the file")
+    assert leftovers.claim([member.pid]) == [os.fsencode(ours)]
+
+
+def test_files_of_other_jobs_are_looked_at_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_files, "OPEN_TIMEOUT_S", inf)
+    leftovers = Leftovers()
+    leftovers.watch([os.fsencode(tmp_path / "shm_")])
+    assert leftovers.look_again_s() is None
+    (tmp_path / "shm_theirs").touch()
+    found_at = time.monotonic()
+    leftovers.read_events()
+
+    first = leftovers.look_again_s()
+    assert first is not None
+    time.sleep(5 * first)
+    leftovers.claim([os.getpid()])
+
+    assert leftovers.has_unclaimed
+    second = leftovers.look_again_s()
+    assert second is not None
+    assert 5 * first <= second <= time.monotonic() - found_at
 
 
 def test_other_jobs_files_do_not_keep_new_ones_from_being_checked(

@@ -104,7 +104,7 @@ def test_a_program_of_any_name_is_found(
     name = str(tmp_path / "a) b (")
     os.symlink("/bin/sleep", name)
 
-    child = start(name, "60")
+    child = start(name, "600")
     wait_for(
         lambda: Path(f"/proc/{child.pid}/comm").read_text() == "a) b (\n", "its name"
     )
@@ -135,8 +135,8 @@ def test_a_pid_without_a_process_gives_none() -> None:
 def test_descendants_are_the_whole_tree_without_its_roots(
     start: Callable[..., "subprocess.Popen[str]"],
 ) -> None:
-    root = start("sh", "-c", "sleep 60 & sh -c 'sleep 60 & echo $! $$; wait' & wait")
-    other = start("sleep", "60")
+    root = start("sh", "-c", "sleep 600 & sh -c 'sleep 600 & echo $! $$; wait' & wait")
+    other = start("sleep", "600")
     assert root.stdout
     grandchild, child = map(int, root.stdout.readline().split())
 
@@ -160,10 +160,10 @@ def test_a_variable_finds_the_processes_started_with_it(
     start: Callable[..., "subprocess.Popen[str]"],
 ) -> None:
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
-    ours = start("sleep", "60", environ={"A": "1", "JOB": mark})
-    start("sleep", "60", environ={"JOB": f"{mark}0"})
-    start("sleep", "60", environ={"MY_JOB": mark})
-    start("sleep", "60", environ={"A": f"JOB={mark}"})
+    ours = start("sleep", "600", environ={"A": "1", "JOB": mark})
+    start("sleep", "600", environ={"JOB": f"{mark}0"})
+    start("sleep", "600", environ={"MY_JOB": mark})
+    start("sleep", "600", environ={"A": f"JOB={mark}"})
 
     wait_for(
         lambda: pids(processes.with_variable(f"JOB={mark}".encode())) == {ours.pid},
@@ -174,7 +174,7 @@ def test_a_variable_finds_the_processes_started_with_it(
 def test_a_process_that_has_the_number_of_another_is_not_signalled(
     start: Callable[..., "subprocess.Popen[str]"],
 ) -> None:
-    child = start("sleep", "60")
+    child = start("sleep", "600")
     earlier = look_up(child.pid)
     earlier.start -= 1
 
@@ -213,8 +213,9 @@ print(processes.reap() == [(two, 9)], processes.reap(), processes.has_children()
 
 def test_end_ends_all_and_says_how_many_there_were() -> None:
     assert run_as_subreaper("""
-for script in ("exec sleep 60", "trap '' TERM; while :; do sleep 60 & wait; done",
-               "setsid env -i sh -c 'sleep 60 & sleep 60' & sleep 60", "kill -STOP $$"):
+for script in ("exec sleep 600", "trap '' TERM; while :; do sleep 600 & wait; done",
+               "setsid env -i sh -c 'sleep 600 & sleep 600' & sleep 600",
+               "kill -STOP $$"):
     if not os.fork():
         os.setsid()
         os.execv("/bin/sh", ["sh", "-c", script])

@@ -204,7 +204,11 @@ def test_what_is_below_a_wrapper_has_the_grace_of_the_job(
     assert (shim.directory / "saved").read_text() == "SIGTERM"
 
 
-def test_a_failed_instances_children_have_the_grace_of_the_job(shim: Driven) -> None:
+def test_a_failed_instances_children_have_the_grace_of_the_job(
+    drive: Callable[..., Driven],
+) -> None:
+    # Children of a program that has ended by itself are not ended before the signal.
+    shim = drive("lingering")
     words = saving(shim, "a shell that has more to do")
     words[2] = words[2].replace("; true", " & until [ -e ready ]; do :; done; exit 3")
     shim.start(*words, grace=60.0)

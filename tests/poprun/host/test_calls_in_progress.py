@@ -118,6 +118,8 @@ def test_a_call_of_gloo_is_seen_with_its_number_in_its_group(tmp_path: Path) -> 
         processes = [stack.enter_context(start(rank)) for rank in (0, 1)]
         stack.callback(lambda: [each.kill() for each in processes])
         wait_for(lambda: calls_of(0)[1:] and calls_of(0)[1].number == 3, "the call")
+        # This one may leave its first call later.
+        wait_for(lambda: calls_of(1)[1].num_calls == 1, "the end of the first call")
         pair, waiting = calls_of(0)
         _, other = calls_of(1)
         processes[1].communicate("go\n", timeout=200)

@@ -24,11 +24,11 @@ from poprun.host.forwarded_streams import INPUT_WINDOW, OUTPUT_WINDOW
 from poprun.host.remote_host import MOST_OTHER_EVENTS, RemoteHost
 from poprun.job.values import HostJob
 from poprun.output.stdin import Stdin, StdinFeeder
-from poprun.reach.agent_connection import MOST_RECEIVED, AgentConnection
+from poprun.reach.connections.agent_connection import MOST_RECEIVED, AgentConnection
+from poprun.reach.connections.ssh import Ssh
 from poprun.reach.hosts import Preflight
-from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.own_host.out_of_memory import MemoryCounters
 from poprun.reach.remote import RemotePreflight
-from poprun.reach.ssh import Ssh
 from poprun.wire import codec, protocol
 from poprun.wire.agent_hello import AgentHello
 from poprun.wire.channel import Channel
@@ -166,6 +166,16 @@ def test_a_host_that_sends_what_it_must_not_is_lost(
     assert played.connection.memory == MemoryCounters()
 
 
+def test_nothing_that_comes_after_the_loss_of_a_host_counts(played: Played) -> None:
+    lost = protocol.pack(protocol.SUPERVISOR_LOST, b"guard")
+    opened = protocol.pack(protocol.STREAM_OPENED, 2, 0)
+    played.receive(lost + event("Clean", 2, 0) + opened)
+
+    assert [type(event) for event in played.events] == [HostLost]
+    # Nothing would ever end the stream.
+    assert not played.streams.sources
+
+
 def test_output_comes_with_the_time_when_it_was_written_there(played: Played) -> None:
     played.receive(protocol.pack(protocol.STREAM_OPENED, 2, 0))
     for data, written in ((b"one\n", 1_764_121_462_123), (b"two\n", 5)):
@@ -197,7 +207,7 @@ def test_more_output_than_there_is_credit_for_is_not_kept(played: Played) -> Non
 
 
 def test_a_command_writes_to_its_two_streams_only(played: Played) -> None:
-    played.host.run(played.shell, b"prted")
+    played.host.commands.run(played.shell, b"prted")
     played.receive(protocol.pack(protocol.COMMAND_OUTPUT, 1, 2, b"x"))
     played.receive(protocol.pack(protocol.COMMAND_OUTPUT, 1, 3, b"y"))
 
@@ -279,7 +289,7 @@ def test_whatever_an_agent_sends_poprun_goes_on(
     sent: list[tuple[int, list[bytes]]], garbage: bytes
 ) -> None:
     played = Played()
-    played.host.run(played.shell, b"prted")
+    played.host.commands.run(played.shell, b"prted")
     try:
         data = b"".join(protocol.pack(kind, *fields) for kind, fields in sent)
         played.receive(data + garbage)

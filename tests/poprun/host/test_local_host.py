@@ -6,6 +6,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,7 +17,7 @@ from poprun.host import local_host
 from poprun.host.local_host import LocalHost
 from poprun.job.values import Job
 from poprun.output import waiter
-from poprun.supervise.stopping import Cause, Phase, Reason
+from poprun.supervise.job_state import Cause, Phase, Reason
 from poprun.wire import protocol
 from poprun.wire.events import (
     Clean,
@@ -121,7 +122,7 @@ def test_a_failure_stops_the_others_which_are_killed_after_the_grace(
 
     failing.exit(3 << 8)
     failing.end()
-    two.turn()
+    two.turn(2)
 
     assert other.heard() == [SIGNAL_TERM, KILL]
     other.exit(signal.SIGKILL, by=protocol.BY_POPRUN)
@@ -275,7 +276,7 @@ def test_a_program_that_cannot_be_executed_stops_the_job(two: Driven) -> None:
 
     other.heard()
     other.say(protocol.REFUSED, errno.ENOENT, b"/no/program", b"")
-    two.turn()
+    two.turn(2)
 
     assert two.told[-1] == Refused(rank=1, errno=errno.ENOENT, tried="/no/program")
     assert (
@@ -300,23 +301,23 @@ def test_a_message_that_makes_no_sense_is_the_end_of_its_shim_alone(
 
 @pytest.mark.parametrize(
     ("limit", "reason"),
-    [("timeout", Reason.TIMEOUT), ("start_timeout", Reason.START_TIMEOUT)],
+    [("ends_by", Reason.TIMEOUT), ("starts_by", Reason.START_TIMEOUT)],
 )
 def test_a_limit_that_is_reached_stops_what_has_started(
     monkeypatch: pytest.MonkeyPatch, limit: str, reason: Reason
 ) -> None:
-    driven = Driven(monkeypatch, 2, grace=600.0, **{limit: 1.0})
+    driven = Driven(monkeypatch, 2, grace=600.0)
     shim = driven.shim(0)
     shim.start()
-    deadline = driven.supervisor._state.deadline
-    while driven.supervisor._state.phase is Phase.RUNNING:
-        driven.supervisor._turn(deadline)
+    driven.turn()
+    over: dict[str, Any] = {limit: 0.0}
+    driven.supervisor._state = replace(driven.supervisor._state, **over)
+    driven.turn()
     while driven.supervisor._state.phase is Phase.TRACING:
         assert (protocol.SHOW_STACKS, [b"0"]) in shim.heard()
         shim.say(protocol.STACKS, b"0")
         driven.supervisor._turn(driven.supervisor._state.deadline)
 
-    assert time.monotonic() >= deadline
     assert shim.heard()[-1] == SIGNAL_TERM
     assert driven.supervisor._state.cause == Cause(reason=reason)
     driven.close()
@@ -346,6 +347,7 @@ class Again:
             mpirun=[],
             mpirun_environment={},
             specs=[protocol.pack(protocol.SPEC, b"%d" % rank) for rank in range(2)],
+            host_names=["here"] * 2,
         )
         monkeypatch.setattr(local_host, "newcomers_spec", lambda spec: spec)
         self.host = LocalHost(

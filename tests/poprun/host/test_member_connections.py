@@ -11,7 +11,7 @@ from poprun.wire import protocol
 from poprun.wire.channel import Channel
 from poprun.wire.events import CanReform, Event, ReformAsked, ReformEnded, Rejected
 
-REFORM = (protocol.REFORM, [b"3", b"5000", b"6000"])
+REFORM = (protocol.REFORM, [b"3", b"5000", b"6000", b"0,1"])
 
 
 class Process:
@@ -56,7 +56,9 @@ def test_a_process_asks_and_is_answered(processes: list[Process]) -> None:
 
     assert events == [
         CanReform(rank=2),
-        ReformAsked(rank=2, generation=3, links_port=5000, store_port=6000),
+        ReformAsked(
+            rank=2, generation=3, links_port=5000, store_port=6000, silent=(0, 1)
+        ),
     ]
     assert process.received() == [(protocol.REFORM_REFUSED, [b"No."])]
     # It may ask again once it has an answer.
@@ -103,7 +105,7 @@ def test_a_second_process_of_an_instance_is_told_why_it_cannot(
     "message",
     [
         pytest.param((protocol.REFORM, [b"3"]), id="too-few-fields"),
-        pytest.param((protocol.REFORM, [b"x", b"1", b"1"]), id="no-number"),
+        pytest.param((protocol.REFORM, [b"x", b"1", b"1", b""]), id="no-number"),
         pytest.param((protocol.HELLO, []), id="another-kind"),
         pytest.param((255, [b"\xff" * 100]), id="garbage"),
     ],

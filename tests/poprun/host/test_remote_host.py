@@ -12,7 +12,7 @@ import pytest
 from poprun.host import remote_host
 from poprun.host.remote_host import RemoteHost
 from poprun.output import waiter
-from poprun.reach.silence import SUSPECTED_S
+from poprun.reach.connections.silence import SUSPECTED_S
 from poprun.vipu.launch.held_devices import Answer, Reply
 from poprun.vipu.leases import ProcessIdentity
 from poprun.wire import codec, protocol

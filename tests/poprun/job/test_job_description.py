@@ -66,6 +66,7 @@ HERE = replace(
     page_bytes=os.sysconf("SC_PAGE_SIZE"),
     stack_limit=8 << 20,
 )
+LIMITS = (1024, 4096)
 SETTINGS = {
     "grace": 2.5,
     "keep-going": True,
@@ -104,6 +105,7 @@ def job(
         SETTINGS,  # type: ignore[arg-type]
         ["/bin/train.py"] * 2,
         {"PATH": "/usr/bin", "HOME": "/home/u"} if environ is None else environ,
+        limits=LIMITS,
     )
 
 
@@ -155,6 +157,7 @@ def test_instances_of_a_job_with_a_trace_record_in_its_directory(
         plan(),
         {**SETTINGS, "trace": file},  # type: ignore[arg-type]
         *(["/bin/true"] * 2, {"POPDIST_TRACE": "/own"}),
+        limits=LIMITS,
     )
 
     environment = spec(description, 1).environment
@@ -312,6 +315,7 @@ def test_without_a_timeout_a_job_may_take_forever(timeout: float | None) -> None
         plan(),
         {**SETTINGS, "timeout": timeout},  # type: ignore[arg-type]
         *(["/bin/true"] * 2, {}),
+        limits=LIMITS,
     )
 
     assert description.timeout == (float("inf") if timeout is None else 7.0)

@@ -10,7 +10,6 @@ from poprun.host_specs import HostSpec
 from poprun.mpirun.no_mpi import LocalLauncher
 from poprun.mpirun.values import Mpi
 from poprun.plan.assignments import (
-    compact,
     target_options,
 )
 from poprun.plan.placement import Binding
@@ -312,11 +311,6 @@ def test_target_options_of_the_caller_count_more() -> None:
         "instanceSize": "1",
         "syncConfiguration": "ipuAndAll",
     }
-
-
-def test_target_options_are_written_without_a_space() -> None:
-    assert compact({"a": "b c", "d": "e"}) == '{"a":"b c","d":"e"}'
-    assert compact({}) == "{}"
 
 
 @pytest.mark.parametrize("server", ["localhost", "127.0.0.1", "::1", "LOCALHOST"])

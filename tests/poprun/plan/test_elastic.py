@@ -137,7 +137,10 @@ def test_each_of_three_options_makes_a_job_elastic(words: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-n", "2", "--min-instances", "3"), "--min-instances is 3, but .* from 1 to"),
+        (
+            ("-n", "2", "--min-instances", "3"),
+            "--min-instances is 3, but .* Give at most 2",
+        ),
         (("-n", "6", "--nnodes", "1:4"), "among the 4 hosts .* Ask for 4 or 8"),
         (("-n", "2", "--nnodes", "1:4"), "Ask for 4 with --num-instances"),
         (("-n", "auto", "--nnodes", "1:4"), "is auto, .* Write a number"),
@@ -171,6 +174,32 @@ def test_hosts_that_can_never_take_the_whole_job_are_refused(
     with pytest.raises(OptionError, match=f"the 3 hosts of --host take {most}:"):
         check_is_possible(named, limits)
     check_is_possible(parse_hosts("a,b:2"), bounds("-n", "4", "--nnodes", "1:2"))
+
+
+def test_a_list_of_hosts_has_the_most_that_nnodes_allows() -> None:
+    with pytest.raises(OptionError) as refusal:
+        check_is_possible(parse_hosts("a,b"), bounds("-n", "8", "--nnodes", "2:4"))
+
+    assert str(refusal.value) == (
+        "The job has all of its instances on 4 hosts, the most that --nnodes allows, "
+        "but it can have only 2: a, b. Name 4 with --host, or allow at most 2 with "
+        "--nnodes."
+    )
+
+
+def test_a_host_takes_the_place_of_another_where_too_few_would_be_left() -> None:
+    hosts = parse_hosts("a,b")
+    members = Members(hosts=hosts, num_instances=2)
+    for share in 0, 1:
+        two = replace(bounds("-n", "2", "--nnodes", "2"), share=share)
+
+        # One of them stays.
+        larger = find_growth(parse_hosts("c"), members, two, ["a", "b"])
+        assert larger == Members(hosts=[*parse_hosts("c")], num_instances=1)
+
+    # poprun's own host stays, although it is named no longer.
+    larger = find_growth(parse_hosts("c"), members, two, ["b"])
+    assert larger == Members(hosts=[*parse_hosts("a,c")], num_instances=2)
 
 
 def test_a_job_of_several_programs_has_fixed_numbers() -> None:

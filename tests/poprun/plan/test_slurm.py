@@ -9,6 +9,7 @@ from poprun.plan.slurm import (
     choose_nodes,
     node_environment,
     partition_names,
+    present_nodes,
     read_job,
 )
 
@@ -62,6 +63,39 @@ def test_the_tasks_that_the_user_has_asked_for_are_the_slots() -> None:
     nodes = allocation({**FOUR, **asked}).nodes
 
     assert [str(node) for node in nodes] == ["n1:2", "n2:2", "n3:2", "n7:1"]
+
+
+def test_nodes_that_slurm_adds_have_the_fewest_slots_of_those_at_the_start() -> None:
+    asked = {"SLURM_NTASKS": "9", "SLURM_TASKS_PER_NODE": "3,2(x3)"}
+
+    nodes = present_nodes(allocation({**FOUR, **asked}), "12 n[1-2,8]\n")
+
+    assert [str(node) for node in nodes] == ["n1:3", "n2:2", "n8:2"]
+
+
+def test_without_tasks_no_node_has_slots() -> None:
+    nodes = present_nodes(allocation(FOUR), "12 n[8-9]\n")
+
+    assert [str(node) for node in nodes] == ["n8", "n9"]
+
+
+def test_the_nodes_of_other_parts_of_a_job_are_not_its_own() -> None:
+    listing = "CLUSTER: main\n11 n[4-6]\n12 n1\n112 n7\n"
+
+    assert [node.name for node in present_nodes(allocation(FOUR), listing)] == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("listing", "message"),
+    [
+        ("12 \n", "It lists no nodes of job 12."),
+        ("11 n1\n", "It lists no nodes of job 12."),
+        ("12 n[0-\n", r"squeue: 'n\[0-' has an unmatched"),
+    ],
+)
+def test_a_listing_without_nodes_is_refused(listing: str, message: str) -> None:
+    with pytest.raises(HostError, match=message):
+        present_nodes(allocation(FOUR), listing)
 
 
 @pytest.mark.parametrize(

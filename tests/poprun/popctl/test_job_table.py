@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from poprun.popctl.job_table import Rates, instance_lines, rates_of, summary
+from poprun.popctl.job_table import Rates, instance_lines, late_joins, rates_of, summary
 from poprun.popctl.ps import _row
 
 
@@ -128,6 +128,32 @@ def test_a_later_attempt_says_why_the_one_before_has_ended() -> None:
 
     assert summary(view, {})[1].endswith("2 replicas, attempt 2: The job grows.")
     assert _row(view)[4] == "running, attempt 2"
+
+
+def test_a_reason_of_several_lines_is_shown_in_one() -> None:
+    view = job(instance(0), attempt=2, changed="a is away.\nb is away.", num_ipus=0)
+
+    assert summary(view, {})[1].endswith(", attempt 2: a is away. b is away.")
+
+
+def test_a_generation_says_why_the_members_have_changed() -> None:
+    why = "Instance 3 (b) was killed by SIGKILL."
+    view = job(instance(0), attempt=1, generation=2, changed=why, num_ipus=0)
+
+    assert summary(view, {})[1].endswith(f"2 replicas, generation 2: {why}")
+    assert _row(view)[4] == "running, attempt 1, generation 2"
+
+
+def test_instances_that_have_not_joined_are_named_with_the_longest_time() -> None:
+    assert late_joins(job(instance(0))) == ""
+    assert late_joins(job(instance(0), joining={})) == ""
+    one, two = {"3": 7.9}, {"3": 7.9, "5": 61.0}
+    assert late_joins(job(instance(0), joining=one)) == (
+        "instance 3 has not joined yet (0:07)"
+    )
+    assert late_joins(job(instance(0), joining=two)) == (
+        "instances 3 and 5 have not joined yet (1:01)"
+    )
 
 
 def test_a_program_with_control_characters_stays_on_its_line() -> None:

@@ -53,6 +53,7 @@ def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = f"popctl-test-{os.getpid()}-"
     monkeypatch.setattr(protocol, "CLIENTS_NAME", prefix)
     monkeypatch.setattr(jobs, "NAME", rf"@{prefix}([0-9a-f]{{32}})")
+    monkeypatch.setattr(jobs, "ANSWER_S", 200.0)
 
 
 @pytest.fixture
@@ -230,7 +231,6 @@ def test_a_job_that_accepts_no_connection_hides_no_other(
             return own_jobs()
 
     monkeypatch.setattr(jobs, "own_jobs", connect_to_all)
-    monkeypatch.setattr(jobs, "ANSWER_S", 200.0)
     sentence = f"Job {stopped[:8]} accepts no connection."
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{protocol.CLIENTS_NAME}{stopped}")

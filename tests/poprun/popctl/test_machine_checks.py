@@ -1,5 +1,6 @@
 """What of a machine popctl doctor warns about: facts -> checks."""
 
+import ctypes
 import glob
 import mmap
 import os
@@ -99,19 +100,24 @@ def test_a_segment_of_a_job_that_starts_meanwhile_is_no_leftover(
     monkeypatch.setattr(machine_checks, "SHARED_MEMORY", os.fspath(tmp_path))
     monkeypatch.setattr(glob, "glob", start_job_and_find)
 
-    assert machine_checks.unmapped_segments() == []
-    assert machine_checks.unmapped_segments() == [f"{tmp_path}/mpich_shm_cafe_0"]
+    assert machine_checks.unused_segments() == []
+    assert machine_checks.unused_segments() == [f"{tmp_path}/mpich_shm_cafe_0"]
 
 
-def test_a_segment_in_the_memory_of_a_process_is_no_leftover() -> None:
+def test_a_segment_that_a_process_has_open_or_in_its_memory_is_no_leftover() -> None:
     path = f"/dev/shm/mpich_shm_{os.getpid():08x}_77"
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-        os.ftruncate(descriptor, 4096)
-        assert path in machine_checks.unmapped_segments()
+        with open(path, "wb+", buffering=0) as file:
+            file.truncate(4096)
+            assert path not in machine_checks.unused_segments()
+            # Python's own mmap keeps the file open.
+            access = mmap.PROT_READ, mmap.MAP_SHARED
+            memory = libc.mmap(None, 4096, *access, file.fileno(), ctypes.c_long(0))
 
-        with mmap.mmap(descriptor, 4096):
-            assert path not in machine_checks.unmapped_segments()
-        os.close(descriptor)
+        assert path not in machine_checks.unused_segments()
+        libc.munmap(ctypes.c_void_p(memory), 4096)
+        assert path in machine_checks.unused_segments()
     finally:
         os.unlink(path)

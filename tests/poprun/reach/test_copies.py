@@ -8,8 +8,8 @@ import pytest
 from poprun.helpers.end_actions import EndActions, RemovePath
 from poprun.host_specs import HostSpec
 from poprun.log import Log
+from poprun.reach.connections.other_command import find_command
 from poprun.reach.copies import EXCLUDED, copy_to_hosts, folder_copy, marker_in
-from poprun.reach.other_command import find_command
 
 
 def test_virtual_environments_are_left_out_whatever_their_names(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """Which hosts the search looks at, and when; the hosts are played."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from poprun.errors import HostError
 from poprun.host_specs import HostSpec, parse_hosts
 from poprun.plan.elastic import Bounds, Members
 from poprun.reach import host_search
@@ -27,8 +30,12 @@ class Play:
         self.named = "a,b"
         self.away: set[str] = set()
         self.probed: list[str] = []
+        self.reports: list[str] = []
         self.search = Search(
-            question(**fields), lambda: parse_hosts(self.named), self.probe
+            question(**fields),
+            lambda: parse_hosts(self.named),
+            self.probe,
+            self.reports.append,
         )
 
     def probe(self, hosts: Sequence[HostSpec]) -> dict[HostSpec, str]:
@@ -54,6 +61,7 @@ def test_a_question_is_read_as_it_was_written() -> None:
         settings={"ssh": "ssh -p 7"},
         checks=[[1, "x"]],
         machines=["m"],
+        staying=["a"],
     )
 
     assert SearchQuestion.decode(asked.encode()) == asked
@@ -78,6 +86,36 @@ def test_hosts_with_which_the_job_has_no_more_instances_are_not_looked_at(
     assert play.look(20) == " <- "
 
 
+def test_a_host_is_missing_when_two_looks_in_succession_do_not_name_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = Members(hosts=parse_hosts("a,b,c"), num_instances=3)
+    play = Play(monkeypatch, members=members)
+    missing = []
+    for named in ("a,b,c", "a", "a,c", "a,c", "a,b", "", "a,b", "a,b", "a,b,c"):
+        play.named = named
+        with suppress(HostError):
+            play.look(10)
+        missing.append(",".join(sorted(play.search.missing)))
+
+    # The empty answer cannot be read: it neither counts nor leaves things as they are.
+    assert missing == ["", "", "b", "b", "", "", "", "c", ""]
+
+
+@pytest.mark.parametrize("share", [0, 1])
+@pytest.mark.parametrize(("staying", "found"), [((), "a,c <- c"), (("b",), " <- ")])
+def test_others_are_looked_at_in_place_of_hosts_that_are_missing(
+    monkeypatch: pytest.MonkeyPatch, share: int, staying: Sequence[str], found: str
+) -> None:
+    members = Members(hosts=parse_hosts("a,b"), num_instances=2)
+    bounds = replace(BOUNDS, most_instances=2, share=share)
+    play = Play(monkeypatch, members=members, bounds=bounds, staying=staying)
+    play.named = "a,c,d"
+
+    assert play.look(10) == " <- "
+    assert play.look(20) == found
+
+
 def test_a_host_may_have_more_slots_than_before(play: Play) -> None:
     play.named = "a:2"
 
@@ -89,6 +127,7 @@ def test_pauses_double_while_a_host_does_not_answer(play: Play) -> None:
     looks = [now for now in range(10, 2700, 10) if play.look(now) == " <- b"]
 
     assert looks == [10, 30, 70, 150, 310, 630, 1270, 1910, 2550]
+    assert play.reports == ["It is away."] * len(looks)
 
 
 def test_another_host_is_looked_at_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

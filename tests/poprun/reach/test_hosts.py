@@ -12,7 +12,7 @@ from poprun.errors import HostUnreachableError
 from poprun.host_specs import HostSpec
 from poprun.plan.host_facts import HostFacts, Machine, Node
 from poprun.reach.hosts import Preflight, Preflights
-from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.own_host.out_of_memory import MemoryCounters
 
 MACHINE = Machine(nodes=(Node(index=0, cpus=(0,)),))
 A, B = HostSpec(name="a"), HostSpec(name="b")

@@ -13,10 +13,10 @@ from poprun.host_specs import HostSpec
 from poprun.log import Log
 from poprun.mpirun.openmpi import OpenMpi5
 from poprun.output.stdin import Stdin
-from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.own_host.out_of_memory import MemoryCounters
 from poprun.result.conclusion import judge_attempt, report_attempt
 from poprun.supervise.attempt_end import AttemptEnd
-from poprun.supervise.stopping import Cause, JobState, Reason
+from poprun.supervise.job_state import Cause, JobState, Reason
 from poprun.wire.events import Event, Exited, MpirunStarted
 
 STARTED = frozenset({0, 1})

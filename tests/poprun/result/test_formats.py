@@ -19,7 +19,7 @@ from poprun.result.formats import (
 )
 from poprun.result.instances import InstanceEnd
 from poprun.result.verdict import Verdict
-from poprun.supervise.stopping import Cause, JobState, Reason
+from poprun.supervise.job_state import Cause, JobState, Reason
 from poprun.wire import events as job_events
 from poprun.wire.events import Event
 from poprun.words import json_text
@@ -69,7 +69,8 @@ EVENTS = [
     job_events.NotUndone(sentence="A file stays.", host="n1"),
     job_events.DevicesLost(sentence="They are gone."),
     job_events.HostLost(host="n1", ranks=(2, 3), why="it does not answer"),
-    job_events.HostJoins(host="n1", ranks=(2, 3), host_names=("n0", "n0", "n1", "n1")),
+    job_events.HostJoins(host="n1", ranks=(2, 3)),
+    job_events.HostLeaves(host="n1", ranks=(2, 3), why="x"),
     job_events.HostsAvailable(
         hosts=("n1:2", "n2"), new_hosts=("n2",), num_running=2, num_instances=4
     ),

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.own_host.out_of_memory import MemoryCounters
 from poprun.result.hints import SIGNALS, hint_for_sigkill, hint_for_words
 from poprun.result.instances import InstanceEnd
 from poprun.result.report import render

@@ -1,6 +1,7 @@
 """The line that says how far a job is."""
 
 import signal
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -9,6 +10,8 @@ from poprun.result.progress import Progress
 from poprun.wire.events import (
     Event,
     Exited,
+    HostJoins,
+    HostLost,
     Interrupted,
     MembersChanged,
     ReformAsked,
@@ -75,6 +78,31 @@ def test_too_few_members_wait_for_an_instance_that_is_started_again() -> None:
     assert progress.text(9.0) == line
     progress.listen(Started(rank=1, pid=9))
     assert progress.text(9.0) == (f"poprun: {waits}2 instances running, 1 ended (0:09)")
+
+
+def test_instances_that_run_and_have_not_joined_are_named() -> None:
+    progress = Progress(3, began=0.0)
+
+    def listen(*events: Event) -> None:
+        for event in events:
+            progress.listen(event)
+
+    listen(*(Started(rank=rank, pid=rank + 1) for rank in range(3)))
+    listen(exited(1), StartedAgain(rank=1))
+    assert progress.text(10.0) == ("poprun: starting, 2 of 3 instances running (0:10)")
+    listen(Started(rank=1, pid=9))
+    assert progress.text(20.0) == "poprun: 3 instances running (0:20)"
+    late = "instance 1 has not joined (0:05), "
+    assert progress.text(25.0) == f"poprun: {late}3 instances running (0:25)"
+    asks = ReformAsked(rank=1, generation=0, links_port=1, store_port=2)
+    listen(HostJoins(host="b", ranks=(3, 4)), Started(rank=3, pid=10), asks)
+    assert progress.text(29.0).startswith("poprun: instance 1 waits for instances 0 ")
+    listen(replace(CHANGED, members=(0, 1, 2), added=(1,)), Started(rank=4, pid=11))
+    assert progress.text(33.0) == "poprun: 5 instances running (0:33)"
+    late = "instances 3 and 4 have not joined (0:07), "
+    assert progress.text(40.0) == f"poprun: {late}5 instances running (0:40)"
+    listen(HostLost(host="b", ranks=(3, 4), why="x"))
+    assert progress.text(50.0) == "poprun: 3 instances running, 2 ended (0:50)"
 
 
 def test_a_short_job_has_none() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from poprun.reach.out_of_memory import MemoryCounters
+from poprun.reach.own_host.out_of_memory import MemoryCounters
 from poprun.result import report
 from poprun.result.instances import InstanceEnd
 from poprun.result.report import exception_line, stderr_lines, traceback_text

@@ -14,8 +14,9 @@ from poprun.result.instances import InstanceEnd, instance_ends
 from poprun.result.summary import in_a_line, table
 from poprun.result.verdict import judge
 from poprun.supervise.attempt_end import AttemptEnd
-from poprun.supervise.membership import decide, first_members
-from poprun.supervise.stopping import Cause, JobState, Reason
+from poprun.supervise.generations import decide
+from poprun.supervise.job_state import Cause, JobState, Reason
+from poprun.supervise.membership import first_members
 from poprun.wire.events import Event, Exited, FailedInFinalize, Refused, Started
 
 SECOND = 10**9
@@ -56,7 +57,7 @@ def ends(
 
 def test_an_instance_that_others_went_on_without_is_lost_with_its_signal() -> None:
     death, end_of_other = exited(1, 9), exited(0, 0, at_s=5)
-    members = first_members(2, refusal="", able=frozenset({0, 1}))
+    members = first_members(("a",) * 2, refusal="", able=frozenset({0, 1}))
     members, _ = decide(members, death, now=3.0)
 
     first, second = ends(

@@ -16,7 +16,7 @@ from poprun.output.stdin import Stdin
 from poprun.result.instances import InstanceEnd, instance_ends
 from poprun.result.verdict import Verdict, judge, may_restart
 from poprun.supervise.attempt_end import AttemptEnd
-from poprun.supervise.stopping import Cause, JobState, Reason
+from poprun.supervise.job_state import Cause, JobState, Reason
 from poprun.wire.events import (
     DaemonKilled,
     DevicesLost,
@@ -138,6 +138,23 @@ def test_a_growth_is_no_failure_whatever_the_instances_do_then() -> None:
     assert (verdict.grows, verdict.first) == (True, None)
     assert verdict.sentence == (
         "The job grows from 1 to 3 instances, because the hosts b, c can be used."
+    )
+
+
+def test_a_start_without_a_host_is_no_failure() -> None:
+    growth = HostsAvailable(
+        hosts=("a",),
+        new_hosts=(),
+        num_running=2,
+        num_instances=1,
+        dropped="the hostfile no longer names b",
+    )
+
+    verdict = outcome(stopped_by(Reason.GROWTH), [growth, exited(0, signal.SIGTERM)])
+
+    assert (verdict.grows, verdict.first) == (True, None)
+    assert verdict.sentence == (
+        "The job goes from 2 to 1 instance, because the hostfile no longer names b."
     )
 
 

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from poprun.errors import HostUnreachableError, OptionError
+from poprun.errors import HostError, HostUnreachableError, OptionError
 from poprun.host_specs import HostSpec, parse_hosts
 from poprun.log import Log
 from poprun.options import grammar
@@ -30,7 +31,7 @@ class PlayedContext:
         self.said: list[str] = []
         self.log = Log(0, self.said.append)
         self.away: set[str] = set()
-        self.discovered = ""
+        self.discovered = self.mistake = ""
         # The hosts that were tried, and those that were kept.
         self.tried: list[str] = []
         self.synced = {"a", "b"}
@@ -47,6 +48,8 @@ class PlayedContext:
         return {h: f"{h.name} is away." for h in hosts if h.name in self.away}
 
     def name_hosts(self, guard: object) -> Sequence[HostSpec] | None:
+        if self.mistake:
+            raise HostError(self.mistake)
         if self.discovered:
             return parse_hosts(self.discovered)
         return name_hosts(self.settings, self.environ)
@@ -135,12 +138,65 @@ def test_hosts_are_discovered_before_each_attempt() -> None:
     assert play.context.kept == ["b", "c"]
 
 
-def test_the_nodes_of_a_slurm_job_are_its_hosts() -> None:
-    play = Play("-n", "4", "--min-instances", "2")
-    play.context.environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
-    play.context.away = {"n1"}
+def test_hosts_that_cannot_be_read_again_are_those_named_before() -> None:
+    play = Play("-n", "4", "--host-discovery-script", "./hosts", "--min-instances", "1")
+    play.context.mistake = "The script prints no host."
+    with pytest.raises(HostError):
+        play.attempt()
+    play.context.discovered, play.context.mistake = "a:1,b:1,c:1", ""
+    play.attempt()
+    play.context.mistake = "The script prints no host."
 
-    assert numbers(play.attempt()) == ("n2", 2, 2)
+    assert numbers(play.attempt("b")) == ("a:1,c:1", 2, 2)
+    assert play.context.said[-2:] == [
+        "poprun: warning: The script prints no host. The attempt has the hosts known "
+        "before.\n",
+        "poprun: the job has 2 instances of at most 4 now, on a, c.\n",
+    ]
+    assert numbers(play.attempt()) == ("a:1,b:1,c:1", 3, 3)
+
+
+@pytest.fixture
+def squeue(tmp_path: Path) -> Path:
+    """The file with what squeue prints; squeue fails without it."""
+    script = tmp_path / "squeue"
+    script.write_text(f"#!/bin/sh\n/bin/cat {tmp_path}/listing\n")
+    script.chmod(0o755)
+    return tmp_path / "listing"
+
+
+def play_in_slurm(squeue: Path) -> Play:
+    play = Play("-n", "4", "--min-instances", "2")
+    play.context.environ = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "PATH": str(squeue.parent),
+    }
+    return play
+
+
+def test_the_nodes_that_a_slurm_job_has_now_are_its_hosts(squeue: Path) -> None:
+    squeue.write_text("7 n[1-2]\n")
+    play = play_in_slurm(squeue)
+    assert numbers(play.attempt()) == ("n1,n2", 4, 4)
+    squeue.write_text("7 n[2-3]\n")
+
+    assert numbers(play.attempt("n1")) == ("n2,n3", 4, 4)
+
+
+def test_without_an_answer_of_slurm_the_nodes_are_those_before(squeue: Path) -> None:
+    play = play_in_slurm(squeue)
+    assert numbers(play.attempt()) == ("n1,n2", 4, 4)
+    squeue.write_text("7 n[2-3]\n")
+    play.attempt()
+    squeue.unlink()
+
+    assert numbers(play.attempt()) == ("n2,n3", 4, 4)
+    first, changed, second = play.context.said
+    warning = "poprun: warning: squeue does not say which nodes Slurm's job 7 has now."
+    assert first.startswith(warning)
+    assert first == second
+    assert changed == ("poprun: the job has 4 instances of at most 4 now, on n2, n3.\n")
 
 
 @pytest.mark.parametrize(
@@ -156,6 +212,11 @@ def test_the_nodes_of_a_slurm_job_are_its_hosts() -> None:
 def test_the_hosts_are_named_in_one_way(words: Sequence[str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Play("-n", "2", *words).attempt()
+
+
+def test_a_job_on_poprun_s_own_machine_has_one_host() -> None:
+    with pytest.raises(OptionError, match="it can have only 1: localhost"):
+        Play("-n", "4", "--mpirun", "local", "--nnodes", "1:4").attempt()
 
 
 GROWING = (*FOUR, "--max-restarts", "3")
@@ -240,6 +301,18 @@ def test_running_instances_ask_for_as_many_hosts_as_there_is_room_for() -> None:
     assert asked.machines == [machine_id(), "m"]
     assert question("a,b,c") is None
     assert SearchQuestion.decode(asked.encode()).synced == ["a", "b"]
+
+
+@pytest.mark.parametrize("option", ["--host-discovery-script", "--hostfile"])
+def test_a_whole_job_asks_whether_its_hosts_are_still_named(option: str) -> None:
+    words = ("-n", "2", "--nnodes", "1:2", "--max-restarts", "3")
+    play = Play(*words, option, "hosts")
+    play.context.discovered = "a:1,b:1"
+    play.attempt()
+
+    assert play.hosts.question() is not None
+    present = parse_hosts("a:1,b:1")
+    assert play.hosts.question_while_running(present, 1, Counter()) is not None
 
 
 def test_no_host_joins_without_max_restarts() -> None:

@@ -1,5 +1,6 @@
 """Hosts that join a running attempt; agents and plans are played."""
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +21,9 @@ class Play:
     """A job on the hosts a and b, one instance on each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.context: Any = Mock(environ={"PATH": "/bin"}, synced={"a", "b"})
+        self.context: Any = Mock(
+            environ={"PATH": "/bin"}, synced={"a", "b"}, directory="/job"
+        )
         self.growth = RunningGrowth(
             self._plan(A, B), Mock(), self.context, Mock(), Mock(), Mock()
         )
@@ -39,7 +42,8 @@ class Play:
             for host in hosts
         ]
         topology = SimpleNamespace(instances_per_host=1, host_of=lambda rank: rank)
-        request = SimpleNamespace(hosts=hosts)
+        facts = [SimpleNamespace(is_own_host=host == A) for host in hosts]
+        request = SimpleNamespace(hosts=hosts, facts=facts)
         return SimpleNamespace(
             assignments=assignments, topology=topology, request=request
         )
@@ -63,6 +67,7 @@ class Play:
                 asked.append(handshake.send(Mock()))
         except StopIteration as end:
             admit = end.value
+        assert asked[0] == Question(protocol.DESCRIBE_HOST, "/job", growth.HostFacts)
         assert asked[-1] == Question(
             protocol.FIND_PROGRAM, [["train"], "/bin", "/"], growth.FilePath
         )
@@ -79,10 +84,18 @@ def test_hosts_that_answer_at_once_get_different_places(play: Play) -> None:
     admissions = [play.answer_all(host) for host in (B, C)]
     assert play.places == []
 
-    joined = [admit() for admit in admissions]
+    for admit in admissions:
+        admit()
 
     assert play.places == [("b", 1), ("c", 2)]
-    assert [each.host_names for each in joined] == [("a", "b"), ("a", "b", "c")]
+
+
+def test_instances_on_popruns_own_machine_stay(play: Play) -> None:
+    play.lose(1, "b")
+    play.growth.question(Counter(b=1))
+
+    ask = play.growth._hosts.question_while_running
+    ask.assert_called_once_with([A], 1, {"b": 1}, ["a"])
 
 
 def test_a_host_that_joins_has_the_folder_of_sync(play: Play) -> None:

@@ -89,6 +89,7 @@ class Played:
             mpirun=[],
             mpirun_environment={},
             specs=[],
+            host_names=[],
             descriptor_limits=(1, 1),
             job_resources=[resource],
         )
@@ -115,7 +116,7 @@ class Played:
     def can_do_without(self, lost: Collection[str]) -> bool:
         return "spare" in lost
 
-    def undo_growth(self) -> None:
+    def undo_growth(self, growth: object) -> None:
         self.calls.append("undo the growth")
 
     def attempt(
@@ -224,21 +225,55 @@ def test_each_attempt_is_prepared_with_its_number_and_the_lost_hosts() -> None:
     )
 
 
+LOST_AT = 1000.0  # on the clock of waits()
+
+
 @pytest.mark.parametrize(
-    ("host", "may_run", "wait"),
+    ("host", "may_run", "waited"),
     [
-        ("spare", True, CUT_OFF_S),
-        ("spare", False, CLOSED_S),
-        ("needed", False, CUT_OFF_S),
+        # 1 second as after each failure; the hosts are reached before the rest.
+        ("spare", False, [1, CLOSED_S - 1]),
+        ("spare", True, [CUT_OFF_S]),
+        ("needed", False, [CUT_OFF_S]),
     ],
 )
 def test_after_the_loss_of_a_host_its_instances_have_ended_first(
-    host: str, may_run: bool, wait: float, waits: list[float]
+    host: str, may_run: bool, waited: list[float], waits: list[float]
 ) -> None:
     played = Played([SUCCEEDED])
-    played.run(1, lost_hosts=frozenset([host]), may_run=may_run)
+    played.run(1, lost_hosts=frozenset([host]), may_run=may_run, lost_at=LOST_AT)
 
-    assert waits == [wait]
+    assert waits == waited
+
+
+@pytest.mark.parametrize(
+    ("ended_after", "waited"), [(0.5, [0.5, 1.0]), (1.5, [0.5]), (2.5, [])]
+)
+def test_the_waits_after_the_loss_of_a_host_count_from_the_loss(
+    ended_after: float, waited: list[float], waits: list[float]
+) -> None:
+    played = Played([SUCCEEDED])
+    lost_at = LOST_AT - ended_after
+    played.run(1, lost_hosts=frozenset(["spare"]), lost_at=lost_at)
+
+    assert waits == waited
+    when = f"in {waited[0]} s" if len(waited) == 2 else "now"
+    said = f"poprun: the job will be started again {when}: restart 1 of at most 1.\n"
+    assert said in played.said
+
+
+def test_the_ipus_of_a_lost_host_are_released_once_its_instances_have_ended(
+    waits: list[float],
+) -> None:
+    played = Played([SUCCEEDED])
+    devices: Any = SimpleNamespace(
+        detach_all=lambda: played.calls.append(("detach", sum(waits))),
+        live_with=lambda pid: None,
+    )
+    played.job = restarts.replace(played.job, devices=devices)
+    played.run(1, played.job, lost_hosts=frozenset(["spare"]), lost_at=LOST_AT)
+
+    assert ("detach", CLOSED_S) in played.calls
 
 
 def test_a_host_that_does_not_answer_is_tried_again_after_a_longer_wait(
@@ -318,7 +353,7 @@ def test_hosts_that_cannot_be_used_after_all_are_left_out_and_do_not_count(
     undone = "undo the growth"
     assert played.calls == ["run", (1,), "last", (2,), undone, (3, "b"), "last"]
     assert played.failures == [1, 1, 1]
-    assert "poprun: the job will be started again in 16 s.\n" in played.said
+    assert waits == [1]  # before the first restart: no instance was on the new host
 
 
 def test_a_growth_that_fails_before_the_start_is_undone() -> None:

@@ -207,6 +207,7 @@ PLAIN_JOB = Job(
     mpirun=[],
     mpirun_environment={},
     specs=[],
+    host_names=[],
     descriptor_limits=(1, 1),
     timeout=100.0,
 )

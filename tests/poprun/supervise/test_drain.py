@@ -18,7 +18,7 @@ from poprun.output.streams import Streams
 from poprun.output.waiter import READ, Interest
 from poprun.supervise import drain
 from poprun.supervise.drain import reader_timeout
-from poprun.supervise.stopping import Cause, Reason
+from poprun.supervise.job_state import Cause, Reason
 
 MUCH = bytes(range(256)) * 2048  # more than any pipe takes at once
 

@@ -16,6 +16,8 @@ from poprun.wire.events import (
     FailedInFinalize,
     GuardLost,
     HostJoins,
+    HostLeaves,
+    HostLost,
     Interrupted,
     MembersChanged,
     MpirunExited,
@@ -227,8 +229,22 @@ def test_of_several_hosts_the_one_that_has_a_trouble_is_named() -> None:
     ]
 
 
+def test_a_host_that_leaves_is_told_when_it_is_to_and_when_it_has() -> None:
+    why = "the discovery script no longer prints n1"
+    leaves = HostLeaves(host="n1", ranks=(1,), why=why)
+
+    assert told(0, leaves, HostLost(host="n1", ranks=(1,), why=why)) == [
+        f"poprun: {why}: the others go on without it at their next commit.\n",
+        "poprun: The host n1 has left the job.\n",
+    ]
+    lost = HostLost(host="n1", ranks=(1,), why="it does not answer")
+    assert told(0, leaves, lost)[1:] == [
+        "poprun: warning: Lost the host n1: it does not answer.\n"
+    ]
+
+
 def test_a_job_that_has_grown_to_several_hosts_names_them() -> None:
-    joins = HostJoins(host="n1", ranks=(1,), host_names=("n0", "n1"))
+    joins = HostJoins(host="n1", ranks=(1,))
 
     assert told(0, joins, NotUndone(sentence="No.", host="n1"))[-1].endswith(
         "n1: No.\n"

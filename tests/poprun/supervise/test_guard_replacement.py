@@ -92,6 +92,7 @@ def mpirun_of(guards: Guards, tmp_path: Path, *more: EndAction) -> MpirunProcess
         mpirun=["/bin/mpirun", "-n", "2"],
         mpirun_environment={b"HOME": b"/root", b"EMPTY": b""},
         specs=[],
+        host_names=[],
         grace=2.5,
         leftovers=["/dev/shm/mpich_"],
         descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),

@@ -101,6 +101,7 @@ def test_nothing_is_made_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> Non
         mpirun=["/bin/mpirun"],
         mpirun_environment={},
         specs=[],
+        host_names=[],
         descriptor_limits=resource.getrlimit(resource.RLIMIT_NOFILE),
         attempt_resources=[resources.resource("attempt", ATTEMPTS)],
     )

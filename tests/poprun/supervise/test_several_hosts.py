@@ -14,7 +14,7 @@ from poprun.helpers.end_actions import RemovePath
 from poprun.job.values import Resource
 from poprun.output.stream_ends import DescriptorSource
 from poprun.output.waiter import READ, Interest
-from poprun.supervise.stopping import Cause, Phase, Reason
+from poprun.supervise.job_state import Cause, Phase, Reason
 from poprun.wire import protocol
 from poprun.wire.events import Connected, MpirunExited, Remains, ShimLost, Started
 

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poprun.supervise.membership import Answer, first_members
-from poprun.supervise.stopping import (
-    STACKS_S,
+from poprun.supervise.job_state import (
     Action,
     Cause,
     JobState,
@@ -21,8 +19,9 @@ from poprun.supervise.stopping import (
     ShowStacks,
     SignalMpirun,
     TellHosts,
-    decide,
 )
+from poprun.supervise.membership import Answer, first_members
+from poprun.supervise.stopping import STACKS_S, decide
 from poprun.wire import protocol
 from poprun.wire.events import (
     CanReform,
@@ -36,6 +35,7 @@ from poprun.wire.events import (
     FailedInFinalize,
     GuardLost,
     HostJoins,
+    HostLeaves,
     HostLost,
     HostsAvailable,
     Interrupted,
@@ -155,7 +155,7 @@ def test_an_instance_has_not_ended_while_something_of_it_is_left() -> None:
 
 def elastic(**settings: object) -> Story:
     """Return a running job of three instances, two of which are enough."""
-    members = first_members(3, refusal="", least=2)
+    members = first_members(("a",) * 3, refusal="", least=2)
     story = running(3, membership=members, **settings)
     for rank in range(3):
         story(0, CanReform(rank=rank))
@@ -183,7 +183,7 @@ def test_an_elastic_job_goes_on_without_one_instance_but_not_without_two(
 
 
 def test_one_that_is_lost_before_its_start_is_not_waited_for() -> None:
-    members = first_members(3, refusal="", least=1)
+    members = first_members(("a",) * 3, refusal="", least=1)
     story = Story(JobState(num_instances=3, membership=members, starts_by=60))
     for rank in range(2):
         story(0, Connected(rank=rank), Started(rank=rank, pid=200 + rank))
@@ -220,11 +220,11 @@ def test_an_instance_that_is_started_again_has_not_ended() -> None:
 
 
 def test_an_elastic_job_outlives_an_mpirun_whose_instances_are_all_lost() -> None:
-    members = first_members(2, refusal="", hosts=("a", "b"))
+    members = first_members(("a", "b"), refusal="")
     story = running(2, membership=members)
     story(0, CanReform(rank=0), CanReform(rank=1))
     story(1, HostLost(host="b", ranks=(1,), why="it is gone"))
-    story(2, HostJoins(host="b", ranks=(1,), host_names=("a", "b")))
+    story(2, HostJoins(host="b", ranks=(1,)))
     assert not story.state.have_all_started
     story(2, Connected(rank=1), Started(rank=1, pid=300), CanReform(rank=1))
     story(3, asks(1), asks(0))
@@ -236,11 +236,23 @@ def test_an_elastic_job_outlives_an_mpirun_whose_instances_are_all_lost() -> Non
     assert (story.phase, story.cause) == (Phase.OVER, None)
 
 
+def test_a_host_that_leaves_ends_after_the_others_and_fails_nothing() -> None:
+    members = first_members(("a", "b"), refusal="")
+    story = running(2, membership=members)
+    story(0, CanReform(rank=0), CanReform(rank=1))
+    story(1, HostLeaves(host="b", ranks=(1,), why="x"), asks(0), asks(1))
+    story(2, exited(0), Clean(rank=0, left_behind=0))
+    story(3, exited(1, 256))
+    assert (story.phase, story.state.failed) == (Phase.RUNNING, None)
+    story(4, HostLost(host="b", ranks=(1,), why="x"))
+    assert (story.phase, story.cause) == (Phase.LEAVING, None)
+
+
 def test_an_mpirun_that_ends_before_its_instances_stops_an_elastic_job() -> None:
-    members = first_members(1, refusal="", hosts=("a",))
+    members = first_members(("a",), refusal="")
     story = running(1, membership=members)
     story(1, CanReform(rank=0))
-    story(2, HostJoins(host="b", ranks=(1,), host_names=("a", "b")))
+    story(2, HostJoins(host="b", ranks=(1,)))
     story(3, MpirunExited(status=KILL))
 
     assert story.cause == Cause(reason=Reason.MPIRUN_ENDED)
@@ -315,7 +327,9 @@ def test_a_job_that_is_being_started_is_not_stopped_for_more_hosts() -> None:
 
 
 def test_a_job_that_cannot_re_form_grows_although_its_instances_have_asked() -> None:
-    story = running(membership=first_members(2, refusal="It has MPI.", least=1))
+    story = running(
+        membership=first_members(("a",) * 2, refusal="It has MPI.", least=1)
+    )
 
     story(1, CanReform(rank=0))
     assert story(2, GROWTH) == ["SIGTERM to instances"]

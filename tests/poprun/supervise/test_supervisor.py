@@ -5,7 +5,9 @@ import resource
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from fake_hosts import FakeHost, FakeMpirun, exited
@@ -20,7 +22,7 @@ from poprun.output.stream_ends import DescriptorSource
 from poprun.output.waiter import Interest
 from poprun.supervise.attempt_end import AttemptEnd
 from poprun.supervise.drain import AFTER_FAILURE_S
-from poprun.supervise.stopping import Cause, Phase, Reason
+from poprun.supervise.job_state import Cause, Phase, Reason
 from poprun.supervise.supervisor import Supervisor
 from poprun.wire.events import (
     CanReform,
@@ -30,6 +32,7 @@ from poprun.wire.events import (
     Exited,
     FailedInFinalize,
     HostLost,
+    HostsAvailable,
     Interrupted,
     MpirunExited,
     MpirunStarted,
@@ -49,6 +52,7 @@ class FakeSearch:
     def __init__(self) -> None:
         self.looks = False
         self.num_ends = 0
+        self.found: HostsAvailable | None = None
 
     def begin(self) -> None:
         self.looks = True
@@ -57,7 +61,8 @@ class FakeSearch:
         self.looks = False
         self.num_ends += 1
 
-    def take(self) -> None: ...
+    def take(self) -> HostsAvailable | None:
+        return self.found
 
     def interests(self, now: float) -> Sequence[Interest]:
         return ()
@@ -98,6 +103,7 @@ class Loop:
             mpirun=["/bin/mpirun"],
             mpirun_environment={},
             specs=[b"spec"] * size,
+            host_names=["here"] * size,
             **job,  # type: ignore[arg-type]
         )
         self.supervisor = Supervisor(
@@ -126,6 +132,11 @@ class Loop:
     def turn(self, times: int = 1) -> None:
         for _ in range(times):
             self.supervisor._turn(time.monotonic())
+
+    def reach(self, limit: str) -> None:
+        """Let a time limit of the job be over from now on."""
+        changed: dict[str, Any] = {limit: time.monotonic()}
+        self.supervisor._state = replace(self.supervisor._state, **changed)
 
     def run(self) -> AttemptEnd:
         return self.supervisor.run()
@@ -255,9 +266,11 @@ def test_the_second_interrupt_kills(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_timeout_shows_stacks_of_each_instance_and_stops_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0, timeout=0.3)
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0, timeout=600.0)
     loop.run_all()
+    loop.turn(2)
 
+    loop.reach("ends_by")
     ended = loop.run()
 
     assert ended.state.cause == Cause(reason=Reason.TIMEOUT)
@@ -271,14 +284,57 @@ def test_the_timeout_shows_stacks_of_each_instance_and_stops_all(
 def test_the_start_timeout_stops_a_job_whose_instances_do_not_all_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0, start_timeout=0.3)
+    loop = Loop(monkeypatch, obeys=[TERM], grace=600.0, start_timeout=600.0)
     loop.host.play(MpirunStarted(pid=1), Connected(rank=0), Started(rank=0, pid=100))
+    loop.turn()
 
+    loop.reach("starts_by")
     ended = loop.run()
 
     assert ended.state.cause == Cause(reason=Reason.START_TIMEOUT)
     # mpirun has not started all instances, and is told not to.
     assert loop.sent == [("signal", TERM), ("release",), ("signal_mpirun", TERM)]
+
+
+def test_what_has_come_before_a_limit_is_over_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch, start_timeout=600.0)
+    loop.host.play(MpirunStarted(pid=1), Connected(rank=0), Connected(rank=1))
+    tick = loop.host.tick
+
+    def stop_until_the_limit(now: float) -> None:
+        # poprun has looked, and is stopped until the limit is over.
+        monkeypatch.setattr(loop.host, "tick", tick)
+        loop.host.play(*(Started(rank=rank, pid=100 + rank) for rank in range(2)))
+        loop.reach("starts_by")
+
+    monkeypatch.setattr(loop.host, "tick", stop_until_the_limit)
+    loop.turn(3)
+
+    assert loop.supervisor._state.phase is Phase.RUNNING
+    assert loop.sent == []
+
+
+def test_time_limits_of_a_host_are_not_over_before_it_has_been_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    ticks: list[float] = []
+    reads: list[float] = []
+    on_batch = loop.host._on_batch
+
+    def read() -> None:
+        # poprun may be stopped before this.
+        reads.append(time.monotonic())
+        on_batch()
+
+    monkeypatch.setattr(loop.host, "_on_batch", read)
+    monkeypatch.setattr(loop.host, "tick", ticks.append)
+    loop.host.play(MpirunStarted(pid=1))
+    loop.turn()
+
+    assert ticks[0] <= reads[0]
 
 
 def test_a_closed_stdout_stops_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -565,6 +621,23 @@ def test_hosts_are_looked_for_while_instances_could_re_form_but_the_job_cannot(
     loop.turn(4)
 
     assert (search.looks, search.num_ends) == (True, 0)
+
+
+def test_no_hosts_are_looked_for_once_the_job_stops_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = FakeSearch()
+    loop = Loop(monkeypatch, 2, search=search)
+    loop.run_all()
+    loop.turn(4)
+    assert search.looks
+    search.found = HostsAvailable(
+        hosts=("a",), new_hosts=(), num_running=2, num_instances=1
+    )
+    loop.turn(2)
+
+    assert search.found in loop.events
+    assert (search.looks, search.num_ends) == (False, 1)
 
 
 def test_a_slow_reader_of_a_job_that_survived_a_loss_gets_all_of_its_output(

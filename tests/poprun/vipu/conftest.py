@@ -9,8 +9,7 @@ import pytest
 
 from poprun.vipu import liveness
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.requests import Acquisition
+from poprun.vipu.leases import Acquisition, Grant, Holder
 from poprun.vipu.rules import presets
 from poprun.vipu.rules.partition_rules import request_for_job
 

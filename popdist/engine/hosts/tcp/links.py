@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from popdist.engine import _core
-from popdist.engine.hosts.links import LinkError
+from popdist.engine.hosts.links import LinkError, unanswered
 from popdist.engine.hosts.tcp.handshake import SILENT_SECONDS, StrangerError, greet
 from popdist.engine.hosts.tcp.listener import (
     Address,
@@ -39,7 +39,7 @@ _MOST_TAG = (1 << 31) - 1
 _PAUSE = 0.002
 # How often all connections are checked for hosts that do not answer.
 _CHECK_SECONDS = 0.5
-# Errors of a host that answers nothing. A router may report them for a moment only.
+# Errors of a host that answers nothing.
 _UNREACHABLE = errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN
 # How long the process at instance 0's address may take for its proof: it may be one of
 # an earlier attempt, or another program.
@@ -60,12 +60,14 @@ class TcpLinks:
         root: TcpRoot,
         look_up: Callable[[], TcpRoot] | None = None,
         is_abandoned: Callable[[], bool] = lambda: False,
+        failed: dict[int, int] | None = None,
     ) -> None:
         """Connect to instance 0, and return once all instances have.
 
         Args:
             look_up: Returns another root if this one may be out of date.
             is_abandoned: Returns whether the links are needed no more.
+            failed: Gets the instances that have died, as the attribute of this name.
 
         Raises:
             AbandonedError: They are needed no more.
@@ -76,7 +78,7 @@ class TcpLinks:
         self._core = _core.TcpLinks(rank, size)
         self.table = self._core.table()
         self.most_tag = _MOST_TAG
-        self.failed: dict[int, int] = {}
+        self.failed: dict[int, int] = {} if failed is None else failed
         _all_links.add(self)
         self._is_abandoned = is_abandoned
         self._listener: Listener | None = None
@@ -224,16 +226,19 @@ class TcpLinks:
         """
         while (taken := self._core.take(tag)) is None:
             self._check_abandoned()
-            self._find_deaths()
-            if self.failed:
-                lost = sorted(self.failed)
-                raise PeerLostError(
-                    f"{name_instances(lost).capitalize()} ended, or did not answer, "
-                    "before all instances had connected to each other by TCP.",
-                    lost,
-                )
+            self._check_deaths()
             sleep(_PAUSE)
         return taken
+
+    def _check_deaths(self) -> None:
+        self._find_deaths()
+        if self.failed:
+            lost = sorted(self.failed)
+            raise PeerLostError(
+                f"{name_instances(lost).capitalize()} ended, or did not answer, "
+                "before all instances had connected to each other by TCP.",
+                lost,
+            )
 
     def _connect_to_root(
         self, root: TcpRoot, look_up: Callable[[], TcpRoot] | None
@@ -242,14 +247,31 @@ class TcpLinks:
 
         Returns:
             The listening socket.
+
+        Raises:
+            PeerLostError: Its host answers nothing for longer than the limit.
         """
+        silence, looked_at = 0.0, monotonic()
         while True:
             self._check_abandoned()
             is_over = partial(_is_past, monotonic() + _ROOT_SECONDS)
             try:
                 connection = self._connected(0, (root.host, root.port), is_over)
                 break
-            except (OSError, StrangerError):
+            except (OSError, StrangerError) as error:
+                # A process that is stopped ends the wait later than a silent host.
+                is_silent = not is_over() and _is_silence(error)
+                # With the pause before it: a router may answer at once. No more, if
+                # this process was stopped meanwhile.
+                now = monotonic()
+                since = min(now - looked_at, SILENT_SECONDS)
+                silence, looked_at = (silence + since if is_silent else 0.0), now
+                if silence >= root.silence_limit:
+                    self._core.note_failed(0, True)
+                    self._find_deaths()
+                    other = f"Instance 0 at {root.host}:{root.port}"
+                    own = f"instance {self._rank} on {socket.gethostname()}"
+                    raise unanswered(other, own, silence, 0) from None
                 # It has not begun to listen, or another program has had the port.
                 sleep(0.05)
                 if look_up is not None:
@@ -310,17 +332,23 @@ class TcpLinks:
         # Its listener ends with its process; another program may have the port then.
         if isinstance(error, ConnectionRefusedError | StrangerError):
             self._core.note_failed(instance, False)
-        elif isinstance(error, TimeoutError):
+        elif isinstance(error, TimeoutError) or (
+            # A router may say so for a moment.
+            _is_silence(error) and monotonic() > until
+        ):
             self._core.note_failed(instance, True)
-        elif isinstance(error, ConnectionError):
-            # It has died, or had too many connections of others.
+        elif isinstance(error, ConnectionError) or _is_silence(error):
+            # It has died, had too many connections of others, or may answer yet.
             sleep(0.05)
-        elif error.errno not in _UNREACHABLE:
-            raise LinkError(error.errno or 0) from error
-        elif monotonic() > until:
-            self._core.note_failed(instance, True)
         else:
-            sleep(0.05)
+            raise LinkError(error.errno or 0) from error
+
+
+def _is_silence(error: OSError | StrangerError) -> bool:
+    """Return whether a host has not answered an attempt to connect to it."""
+    if isinstance(error, TimeoutError):
+        return True
+    return isinstance(error, OSError) and error.errno in _UNREACHABLE
 
 
 _all_links: "weakref.WeakSet[TcpLinks]" = weakref.WeakSet()

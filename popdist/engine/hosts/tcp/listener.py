@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
+from math import inf
 from threading import Lock
 from time import monotonic, sleep
 from typing import NamedTuple
@@ -18,6 +19,9 @@ Address = tuple[str, int]
 
 # How long instance 0 waits for its port, which an earlier attempt may still have.
 _BIND_SECONDS = 5.0
+# As many as a job can have instances. The kernel takes no more than net.core.somaxconn.
+# To a process that connects beyond that, this host looks as if it did not answer.
+_BACKLOG = 65536
 # The most connections without a proof.
 _MOST_UNPROVEN = 256
 _PAUSE = 0.05
@@ -27,12 +31,15 @@ class TcpRoot(NamedTuple):
     """Where instance 0 listens for links by TCP, and the secret of the job.
 
     listener: The socket of instance 0, if it has one already.
+    silence_limit: For how many seconds the host may answer nothing until it is lost:
+        inf if it may not be up yet.
     """
 
     host: str
     port: int
     key: bytes
     listener: socket.socket | None = None
+    silence_limit: float = inf
 
 
 class Listener:
@@ -129,7 +136,7 @@ class Listener:
 def listen(address: Address) -> socket.socket:
     """Return a socket that listens at the address, or at any port in place of 0."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    return socket.create_server(address, family=family, backlog=1024)
+    return socket.create_server(address, family=family, backlog=_BACKLOG)
 
 
 def listen_as_root(root: TcpRoot) -> socket.socket:

@@ -336,8 +336,7 @@ def test_one_that_closes_the_group_sends_nothing_any_more(
         time.sleep(1)
     elif rank == 1:
         print(group.recv(np.zeros(3), 3))
-        waited = fail(lambda: group.recv(np.zeros(3), 3))
-        assert waited < 30
+        fail(lambda: group.recv(np.zeros(3), 3))
     """
 
     ran = run(links, (2, 2), body, tmp_path)
@@ -604,8 +603,7 @@ def test_an_instance_that_is_killed_in_a_call_is_named_by_all_others(
       while True:
         {CALLS[operation].replace("VICTIM", str(victim))}
 
-    waited = fail(call_for_ever)
-    assert waited < 30
+    fail(call_for_ever)
     # One that ends before the last of them has the error would be named, too.
     others = {{0, 1, 2, 3}} - {{{victim}}}
     while not all(os.path.getsize(f"{{sys.argv[1]}}.{{n}}.out") for n in others):
@@ -677,7 +675,7 @@ def test_memory_of_a_failed_call_is_not_used_again_while_links_may_write_to_it(
     if rank == 2:
         while not os.path.exists(done):
             time.sleep(0.01)
-    error = fail(lambda: {call})
+    fail(lambda: {call})
     if rank == 0:
         del x
         gc.collect()

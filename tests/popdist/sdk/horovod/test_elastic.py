@@ -76,10 +76,13 @@ def test_ranks_go_on_without_one_that_ends_and_then_with_a_new_one(
     assert [ended[0].err, ended[3].err] == ["", ""]
     for survivor in ended[1:3]:
         lost, others = survivor.err.splitlines()
-        assert lost.startswith(
+        because = (
             "The training continues from the state that was committed last, because "
-            "of HorovodInternalError: Instance 0 has ended"
+            "of HorovodInternalError: Instance 0"
         )
+        # The engine has detected it, or poprun has told it first.
+        reasons = f"{because} has ended", f"{because} was killed by SIGKILL."
+        assert lost.startswith(reasons)
         assert others == "The training continues on other ranks."
     # Horovod's programs broadcast from rank 0: the new instance 0 is the last rank.
     assert [one.out for one in ended[1:]] == [
@@ -113,11 +116,61 @@ train(State(step=0))
 """
 
 
+def test_a_refusal_that_follows_from_a_loss_ends_the_function(tmp_path: Path) -> None:
+    environ = {"OMP_NUM_THREADS": "1"}
+    with Coordinator(tmp_path, [2], LOST, environ=environ, least=2) as job:
+        wait_until(lambda: job.state.able == {0, 1})
+        job.kill(1)
+        ended = job.finish()
+
+    assert [one.code for one in ended] == [1, -9]
+    *_, last = ended[0].err.splitlines()
+    assert last == (
+        "popdist.errors.ElasticError: Only 1 instance of the job is left, but it needs "
+        "at least 2 instances: see --min-instances and --nnodes."
+    )
+    # It is asked for once.
+    assert ended[0].err.count("The training continues") == 1
+
+
+INTERRUPTED = """
+import popdist.sdk
+popdist.sdk.install()
+import horovod.torch as hvd
+from horovod.common.elastic import ObjectState
+from horovod.common.exceptions import HostsUpdatedInterrupt
+hvd.init()
+
+@hvd.elastic.run
+def train(state):
+    raise HostsUpdatedInterrupt
+
+train(ObjectState(step=0))
+"""
+
+
+def test_a_refusal_to_a_rank_that_is_to_leave_has_no_other_error(
+    tmp_path: Path,
+) -> None:
+    environ = {"OMP_NUM_THREADS": "1"}
+    with Coordinator(tmp_path, [2], INTERRUPTED, environ=environ, least=3) as job:
+        ended = job.finish()
+
+    for one in ended:
+        first, *_, last = one.err.splitlines()
+        assert first == "The training continues on other ranks."
+        assert last == (
+            "popdist.errors.ElasticError: Only 2 instances of the job are left, but it "
+            "needs at least 3 instances: see --min-instances and --nnodes."
+        )
+        assert one.err.count("Traceback") == 1
+
+
 def test_a_rank_that_never_had_the_state_does_not_begin_from_zero(
     tmp_path: Path,
 ) -> None:
     with Coordinator(tmp_path, [2], LOST, environ={"OMP_NUM_THREADS": "1"}) as job:
-        wait_until(lambda: all(one.connection for one in job.living()))
+        wait_until(lambda: job.state.able == {0, 1})
         job.kill(1)
         wait_until(lambda: job.generation == 1)
         job.add(1)
@@ -128,6 +181,37 @@ def test_a_rank_that_never_had_the_state_does_not_begin_from_zero(
     assert last.startswith(
         "popdist.errors.ElasticError: All instances that had the state of this job "
     )
+
+
+def test_a_rank_on_a_host_that_leaves_ends_without_a_traceback(tmp_path: Path) -> None:
+    body = """
+    import popdist.sdk
+    popdist.sdk.install()
+    import torch
+    import horovod.torch as hvd
+
+    hvd.init()
+
+    @hvd.elastic.run
+    def train(state):
+        while hvd.size() == 2:
+            state.commit()
+            time.sleep(0.01)
+        return hvd.size()
+
+    print(train(hvd.elastic.ObjectState(step=0)))
+    """
+    with Coordinator(tmp_path, [1, 1], body) as job:
+        wait_until(lambda: job.state.able == {0, 1})
+        job.let_leave(1)
+        ended = job.finish()
+
+    continues = "The training continues on other ranks.\n"
+    assert [(one.code, one.out) for one in ended] == [(0, "1\n"), (1, "")], ended
+    left = (
+        "The host host-1 is named no longer, so instance 1 (host-1) has left the job."
+    )
+    assert [one.err for one in ended] == [continues, f"{continues}{left}\n"]
 
 
 def test_an_error_that_counts_as_a_loss_is_printed(tmp_path: Path) -> None:
@@ -263,6 +347,31 @@ def test_a_state_is_shared_kept_and_restored() -> None:
     )
 
 
+def test_a_step_begins_anew_on_all_ranks_when_the_state_is_shared() -> None:
+    def rank(me: int) -> Any:
+        model = nn.Linear(1, 1, bias=False)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1.0),
+            model.named_parameters(),
+            backward_passes_per_step=2,
+        )
+        state = hvd.elastic.TorchState(model, optimizer)
+
+        def backward() -> None:
+            (model(torch.ones(1, 1)) * (1.0 + me)).sum().backward()
+
+        # Ranks are added between the two passes, which the new ones have not made.
+        backward()
+        state.sync()
+        optimizer.zero_grad()
+        backward()
+        backward()
+        optimizer.step()
+        return optimizer.param_groups[0]["lr"], model.weight.grad.item()
+
+    assert results(2, rank) == [(1.0, 3.0)] * 2
+
+
 def test_an_object_that_is_assigned_gets_the_handler_of_the_earlier_one() -> None:
     def rank(_: int) -> Any:
         state = hvd.elastic.TorchState(nn.Linear(1, 1))
@@ -381,6 +490,25 @@ def test_without_an_elastic_job_a_function_runs_again_on_the_same_ranks(
         )
         for me in range(2)
     ]
+
+
+def test_process_sets_can_be_added_again_after_a_change_of_ranks() -> None:
+    def rank(me: int) -> Any:
+        hvd.shutdown()
+        hvd.init(process_sets="dynamic")
+        added = [hvd.add_process_set([0]), hvd.add_process_set([1])]
+        state = ObjectState(step=0)
+        state.register_reset_callbacks([lambda: added.append(hvd.add_process_set([1]))])
+
+        @hvd.elastic.run
+        def train(state: Any) -> Any:
+            if len(added) == 2:
+                raise HostsUpdatedInterrupt
+            return [one.ranks for one in added], added[-1].included()
+
+        return train(state)
+
+    assert results(2, rank) == [([[0], [1], [1]], me == 1) for me in range(2)]
 
 
 def test_without_an_elastic_job_the_loss_of_a_rank_is_the_error() -> None:

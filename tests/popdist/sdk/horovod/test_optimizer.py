@@ -1,7 +1,9 @@
 """DistributedOptimizer, against plain torch on the samples of all ranks."""
 
+import gc
 import itertools
 import warnings
+import weakref
 from typing import Any
 
 import pytest
@@ -199,6 +201,49 @@ def test_parameters_that_are_added_later_are_reduced_too() -> None:
         return under_way, first.item(), second.item()
 
     assert results(2, rank) == [("AssertionError", -1.5, -0.75)] * 2
+
+
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Adasum])
+def test_an_optimizer_takes_the_place_of_earlier_ones_of_its_parameters(
+    op: int,
+) -> None:
+    def rank(me: int) -> Any:
+        first, second = (torch.zeros(1, requires_grad=True) for _ in range(2))
+        inner = torch.optim.SGD([first, second], lr=1.0)
+        earlier = hvd.DistributedOptimizer(inner, op=op)
+        # An optimizer may also wrap the earlier DistributedOptimizer.
+        for optimizer in (inner, earlier):
+            last = hvd.DistributedOptimizer(optimizer, op=hvd.Sum)
+            for _ in range(2):
+                last.zero_grad()
+                ((first + second) * (me + 1.0)).sum().backward()
+                last.step()
+        return (
+            type(last).__bases__[1:],
+            first.tolist(),
+            second.tolist(),
+            error_of(earlier.step),
+        )
+
+    error = (
+        "ValueError",
+        "Another DistributedOptimizer was made later for the parameter "
+        "'gradient.noname.1', and reduces its gradient. Use only that optimizer, or "
+        "give each of them other parameters.",
+    )
+    assert results(2, rank) == [((torch.optim.SGD,), [-12.0], [-12.0], error)] * 2
+
+
+def test_parameters_live_no_longer_than_their_optimizers() -> None:
+    def rank(me: int) -> Any:
+        x = torch.zeros(1, requires_grad=True)
+        hvd.DistributedOptimizer(torch.optim.SGD([x], lr=1.0))
+        gone = weakref.ref(x)
+        del x
+        gc.collect()
+        return gone() is None
+
+    assert results(1, rank) == [True]
 
 
 def test_too_many_backward_passes_are_refused() -> None:

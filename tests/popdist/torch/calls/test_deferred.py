@@ -107,7 +107,7 @@ def test_an_error_of_a_deferred_call_is_raised_in_wait(tmp_path: Path) -> None:
         assert "of 3 float32" in errors[0]
         return errors[1].partition(":")[0]
 
-    ends = ends_of(tmp_path, 2, member, 20)
+    ends = ends_of(tmp_path, 2, member, 200)
     assert [end.error for end in ends] == [None, None]
     assert [end.value for end in ends] == ["popdist", "popdist"]
 

@@ -14,7 +14,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from vipu_servers import acquisition, answering, http
+from vipu_servers import (
+    acquisition,
+    answering,
+    count_timeout_from_connection,
+    http,
+)
 
 from poprun.vipu import wire
 from poprun.vipu.client.connection import Connections, Reply, _Exchange
@@ -27,8 +32,8 @@ from poprun.vipu.errors import (
     ServerUnreachableError,
     VipuError,
 )
-from poprun.vipu.launch import describe_devices
 from poprun.vipu.launch.held_devices import HeldDevices
+from poprun.vipu.launch.reserve import describe_devices
 from poprun.vipu.leases import Grant
 from poprun.vipu.model import Agent, Partition
 
@@ -180,8 +185,8 @@ def test_a_grant_is_what_was_asked_for() -> None:
     grant = grant_of(GRANT)
 
     assert [child.num_ipus for child in grant.children] == [2]
-    options = describe_devices.target_options(grant, {})
-    assert options.merged["instanceSize"] == "2"
+    options, _ = describe_devices(grant, {})
+    assert options["instanceSize"] == "2"
 
 
 @pytest.mark.parametrize("path", list(paths(GRANT)), ids=repr)
@@ -193,8 +198,7 @@ def test_of_any_reply_a_job_can_be_described_or_it_is_refused(
             grant = grant_of(changed(GRANT, path, value))
         except ServerReplyError:
             continue
-        options = describe_devices.target_options(grant, {})
-        describe_devices.parent_device_lines(grant, options)
+        describe_devices(grant, {})
         devices = HeldDevices(pytest.fail, grant, 1.0).of_instances(0, 1)
         assert (devices.device_id(0), devices.num_ipus) == (grant.children[0].id, 2)
         assert str(grant).isprintable()
@@ -211,7 +215,7 @@ def test_of_any_reply_a_job_can_be_described_or_it_is_refused(
         (("partition", "name"), "Q", "something other than the request"),
         (("partition", "created"), math.nan, "that is no time"),
         (("partition", "blocks"), [], "a partition 'P' without IPUs"),
-        (("partition", "generation"), 2**63, "a number of more than 63 bits"),
+        (("partition", "generation"), 2**63, "a number that is not from -1 to 9007"),
         (("parent", "num_ipus"), 0, "does not have the devices"),
         (("children",), [], "devices other than the requested ones"),
         (("children", 0, "num_ipus"), 1, "devices other than the requested ones"),
@@ -256,8 +260,9 @@ def dripping(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("behave", [silent, dripping])
 def test_the_timeout_is_that_of_the_whole_reply(
-    behave: Callable[[socket.socket], None],
+    behave: Callable[[socket.socket], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    count_timeout_from_connection(monkeypatch)
     with answering(behave) as address:
         error = refusal(address, 0.5)
 

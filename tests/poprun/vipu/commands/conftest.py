@@ -11,8 +11,7 @@ from poprun.vipu import liveness
 from poprun.vipu.commands import entry_points
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.requests import Acquisition
+from poprun.vipu.leases import Acquisition, Grant, Holder
 
 
 @pytest.fixture(scope="session")

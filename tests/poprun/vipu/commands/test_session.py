@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from vipu_commands import Environ, Run
-from vipu_servers import Server, serving
+from vipu_servers import Server, count_timeout_from_connection, serving
 
 from poprun import __version__
 
@@ -91,10 +91,12 @@ def test_a_wrong_key_is_refused(run: Run, users: tuple[str, str]) -> None:
     assert "not accepted" in result.err
 
 
-def test_advice_on_a_server_names_the_options_of_the_command(run: Run) -> None:
+def test_advice_on_a_server_names_the_options_of_the_command(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_timeout_from_connection(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        # An address needs no time to be looked up.
         server = f"--api-host 127.0.0.1 --api-port {port}"
         result = run(f"vipu {server} --api-timeout 0.05 list partitions")
 

@@ -13,8 +13,8 @@ from vipu_commands import Environ, Run, inventories
 
 from poprun.vipu import liveness
 from poprun.vipu.inventory.interface import Inventory
-from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.leases import Acquisition, Grant, Holder
+from poprun.vipu.model import PartitionRequest
 
 pytestmark = inventories
 

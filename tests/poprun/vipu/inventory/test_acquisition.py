@@ -16,8 +16,8 @@ from poprun.vipu.errors import (
 )
 from poprun.vipu.inventory import acquisition
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.leases import Acquisition, Grant, Holder
+from poprun.vipu.model import PartitionRequest
 from poprun.vipu.rules import presets
 from poprun.vipu.rules.partition_rules import request_for_job
 

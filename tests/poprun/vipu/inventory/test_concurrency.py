@@ -23,7 +23,7 @@ from pathlib import Path
 from poprun.vipu import liveness
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.leases import Holder
-from poprun.vipu.requests import Acquisition
+from poprun.vipu.leases import Acquisition
 from poprun.vipu.rules.partition_rules import request_for_job
 from poprun.vipu.errors import VipuError
 
@@ -172,7 +172,8 @@ from pathlib import Path
 from poprun.vipu import liveness
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.leases import Holder
-from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.leases import Acquisition
+from poprun.vipu.model import PartitionRequest
 from poprun.vipu.errors import InUseError, NoSpaceError
 
 path, kills = Path(sys.argv[1]), int(sys.argv[2])
@@ -236,6 +237,6 @@ def test_processes_killed_in_the_middle_of_a_change_lose_no_ipu(
     assert ended.returncode == 0
     assert inventory.list_partitions() == ()
     assert inventory.list_leases() == ()
-    with inventory._transaction(write=False) as db:
-        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    with inventory._database.transaction(write=False):
+        assert inventory._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert inventory.list_free_blocks("c64") == (Block(first=0, size=64),)

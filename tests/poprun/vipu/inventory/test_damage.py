@@ -12,8 +12,8 @@ from poprun.vipu.errors import (
     UnknownNameError,
 )
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.leases import Holder
-from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.leases import Acquisition, Holder
+from poprun.vipu.model import PartitionRequest
 
 
 @pytest.mark.parametrize(

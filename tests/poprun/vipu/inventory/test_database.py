@@ -21,8 +21,8 @@ from poprun.vipu.errors import (
 from poprun.vipu.inventory import database
 from poprun.vipu.inventory.database import MOST_LOG_PAGES, SCHEMA, VERSION
 from poprun.vipu.inventory.embedded import EmbeddedInventory
+from poprun.vipu.model import PartitionRequest
 from poprun.vipu.opening import open_inventory
-from poprun.vipu.requests import PartitionRequest
 
 
 @pytest.mark.parametrize("name", ["50%41", "a?b=c", "a#b", "ü 1", "\udcff"])
@@ -63,7 +63,7 @@ def test_the_log_of_many_jobs_stays_short(path: Path) -> None:
 
 def test_it_is_opened_again_as_it_was(path: Path) -> None:
     for _ in range(2):
-        inventory = open_inventory(None, {"POPRUN_VIPU_INVENTORY": str(path)}, "h1")
+        inventory = open_inventory(None, {"POPRUN_VIPU_INVENTORY": str(path)})
         inventory.ensure_cluster(8)
         inventory.close()
 
@@ -184,9 +184,9 @@ def test_a_full_disk_is_named_and_nothing_is_half_done(path: Path) -> None:
     inventory = EmbeddedInventory(path, host="h1")
     inventory.ensure_cluster(64)
     # SQLite answers as on a full disk when a database may not grow.
-    with inventory._transaction(write=False) as db:
-        (pages,) = db.execute("PRAGMA page_count").fetchone()
-    inventory._database._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with inventory._database.transaction(write=False):
+        (pages,) = inventory._db.execute("PRAGMA page_count").fetchone()
+    inventory._database.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(InventoryFullError) as refusal:
         fill(inventory)
 
@@ -237,7 +237,7 @@ def test_a_lock_that_is_held_too_long_is_named(path: Path) -> None:
     first = EmbeddedInventory(path, host="h1")
     second = EmbeddedInventory(path, host="h1", timeout_s=0.05)
     with (
-        first._transaction(write=True),
+        first._database.transaction(write=True),
         pytest.raises(InventoryBusyError) as refusal,
     ):
         second.ensure_cluster(8)
@@ -254,8 +254,8 @@ def test_a_change_that_fails_is_undone(path: Path) -> None:
     inventory = EmbeddedInventory(path, host="h1")
 
     def fail() -> None:
-        with inventory._transaction(write=True) as db:
-            db.execute("INSERT INTO users VALUES ('eve', 1, 0, '', '')")
+        with inventory._database.transaction(write=True):
+            inventory._db.execute("INSERT INTO users VALUES ('eve', 1, 0, '', '')")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -292,8 +292,8 @@ def test_a_change_that_fails_undoes_no_other_that_is_made_with_it(
     path: Path, names: list[str]
 ) -> None:
     def fail(inventory: EmbeddedInventory) -> None:
-        with inventory._transaction(write=True) as db:
-            db.execute("INSERT INTO users VALUES ('eve', 1, 0, '', '')")
+        with inventory._database.transaction(write=True):
+            inventory._db.execute("INSERT INTO users VALUES ('eve', 1, 0, '', '')")
             raise ZeroDivisionError
 
     with closing(EmbeddedInventory(path, host="h1")) as inventory:
@@ -313,9 +313,9 @@ def test_a_change_that_fails_undoes_no_other_that_is_made_with_it(
 def test_of_changes_made_together_on_a_full_disk_none_is_made(path: Path) -> None:
     with closing(EmbeddedInventory(path, host="h1")) as inventory:
         inventory.ensure_cluster(64)
-        with inventory._transaction(write=False) as db:
-            (pages,) = db.execute("PRAGMA page_count").fetchone()
-        inventory._database._connection.execute(f"PRAGMA max_page_count = {pages}")
+        with inventory._database.transaction(write=False):
+            (pages,) = inventory._db.execute("PRAGMA page_count").fetchone()
+        inventory._database.connection.execute(f"PRAGMA max_page_count = {pages}")
 
         def make_many() -> None:
             with inventory.together():
@@ -335,7 +335,7 @@ def test_a_lock_refuses_changes_made_together_and_no_look(path: Path) -> None:
     opened = EmbeddedInventory(path, host="h1", timeout_s=0.05)
     with closing(opened), closing(EmbeddedInventory(path, host="h1")) as other:
         opened.ensure_cluster(8)
-        with other._transaction(write=True), opened.together():
+        with other._database.transaction(write=True), opened.together():
             with pytest.raises(InventoryBusyError):
                 make(opened, "P")
             assert len(opened.list_clusters()) == 1
@@ -406,7 +406,7 @@ import sys
 from poprun.vipu.opening import open_inventory
 from poprun.vipu.errors import InventoryUnavailableError
 try:
-    open_inventory(None, {"POPRUN_VIPU_INVENTORY": sys.argv[1]}, "h1", 600)
+    open_inventory(None, {"POPRUN_VIPU_INVENTORY": sys.argv[1]}, 600)
 except InventoryUnavailableError as error:
     print(error)
 """

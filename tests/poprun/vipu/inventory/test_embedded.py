@@ -20,10 +20,15 @@ from poprun.vipu.errors import (
     VipuRuleError,
 )
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.model import AgentStatus, Block, PartitionState
-from poprun.vipu.requests import Acquisition, ClusterRequest, PartitionChange
-from poprun.vipu.requests import PartitionRequest as Request
+from poprun.vipu.leases import Acquisition, Grant, Holder
+from poprun.vipu.model import (
+    AgentStatus,
+    Block,
+    ClusterRequest,
+    PartitionChange,
+    PartitionState,
+)
+from poprun.vipu.model import PartitionRequest as Request
 from poprun.vipu.rules import presets
 from poprun.vipu.rules.numbering import Device
 

@@ -23,9 +23,14 @@ from poprun.vipu import liveness
 from poprun.vipu.errors import InUseError, MismatchError, NoSpaceError
 from poprun.vipu.inventory import machines
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.model import Block, Partition, next_power_of_two
-from poprun.vipu.requests import Acquisition, PartitionChange, PartitionRequest
+from poprun.vipu.leases import Acquisition, Grant, Holder
+from poprun.vipu.model import (
+    Block,
+    Partition,
+    PartitionChange,
+    PartitionRequest,
+    next_power_of_two,
+)
 from poprun.vipu.rules import numbering, presets
 
 SIZE = 128
@@ -242,8 +247,8 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "inventory"):
             return
         self.settle()
-        with self.store._transaction(write=False) as db:
-            blocks = machines.list_free_blocks(db, "pod128")
+        with self.store._database.transaction(write=False):
+            blocks = machines.list_free_blocks(self.store._db, "pod128")
         free = {position for block in blocks for position in block.positions}
         held: set[int] = set()
         for partition in self.expected.values():

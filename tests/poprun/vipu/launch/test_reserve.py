@@ -1,5 +1,6 @@
 """Which partition a job gets, step by step, in the inventory of this user."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -17,11 +18,15 @@ from poprun.vipu.errors import (
 )
 from poprun.vipu.inventory.embedded import EmbeddedInventory
 from poprun.vipu.launch import reserve as launch_reserve
-from poprun.vipu.launch.reserve import JobRequest, preview, reserve
+from poprun.vipu.launch.reserve import (
+    JobRequest,
+    describe_devices,
+    preview,
+    reserve,
+)
 from poprun.vipu.launch.values import PartitionOptions
-from poprun.vipu.leases import Grant, Holder
-from poprun.vipu.model import AgentStatus, LinkRouting, SyncType
-from poprun.vipu.requests import Acquisition, PartitionRequest
+from poprun.vipu.leases import Acquisition, Grant, Holder
+from poprun.vipu.model import AgentStatus, LinkRouting, PartitionRequest, SyncType
 
 Reserve = Callable[..., Grant]
 
@@ -377,3 +382,43 @@ def test_a_job_waits_for_room_if_the_only_partition_does_not_fit(
 def test_what_waiting_does_not_help_is_refused_at_once(ask: Reserve) -> None:
     with pytest.raises(UnknownNameError):
         ask(wait_s=600.0, lease="1" * 32, cluster="nope")
+
+
+def test_v_ipu_counts_more_than_the_device_and_the_environment_more_than_both(
+    launch: Callable[..., Grant],
+) -> None:
+    request = PartitionRequest(name="P", size=32, reconfigurable=True)
+    grant = launch("P", instances=2, replicas=4, create=request)
+    options, lines = describe_devices(grant, {"instanceSize": "7", "own": "x"})
+
+    texts = dict(text.split(": ") for _, text in lines if ": " in text)
+    device = json.loads(texts["Target options from Poplar device"])
+    assert device["ipuLinkDomainSize"] == "64"
+    partition = json.loads(texts["Target options from V-IPU partition"])
+    assert partition["ipuLinkDomainSize"] == "32"
+    assert texts["Target options from environment"] == '{"instanceSize":"7","own":"x"}'
+    assert json.loads(texts["Using target options"]) == options
+    assert options == {
+        "ipuLinkDomainSize": "32",
+        "ipuLinkConfiguration": "default",
+        "ipuLinkTopology": "mesh",
+        "gatewayMode": "true",
+        "instanceSize": "7",
+        "own": "x",
+    }
+
+
+def test_all_devices_of_the_size_are_counted_and_those_before_are_in_use(
+    launch: Callable[..., Grant],
+) -> None:
+    request = PartitionRequest(name="P", size=64, reconfigurable=True)
+    launch("P", instances=1, replicas=2, create=request)
+    grant = launch("P", instances=2, replicas=2, create=None)
+    _, lines = describe_devices(grant, {})
+
+    assert [text for _, text in lines[2:6]] == [
+        "Found 32 devices with 2 IPUs",
+        "Failed to attach to device 64",
+        "Attached to device 65",
+        "Found 2 children (expected 2) of device 65 with 1 IPUs each",
+    ]

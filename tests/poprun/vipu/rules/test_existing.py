@@ -12,10 +12,11 @@ from poprun.vipu.model import (
     LinkRouting,
     LinkTopology,
     Partition,
+    PartitionChange,
+    PartitionRequest,
     PartitionState,
     SyncType,
 )
-from poprun.vipu.requests import PartitionChange, PartitionRequest
 from poprun.vipu.rules.existing import (
     changed_request,
     describe_update,

@@ -1,6 +1,6 @@
 import pytest
 
-from poprun.vipu.commands.uses import ipu_names
+from poprun.vipu.commands.views import ipu_names
 from poprun.vipu.rules import numbering
 from poprun.vipu.rules.numbering import Device
 

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 
 from poprun.vipu.errors import VipuRuleError
-from poprun.vipu.model import Block, Cluster, LinkRouting, SyncType
-from poprun.vipu.requests import PartitionRequest
+from poprun.vipu.model import Block, Cluster, LinkRouting, PartitionRequest, SyncType
 from poprun.vipu.rules import partition_rules, presets
 from poprun.vipu.rules.checks import check_cluster
 
@@ -268,7 +267,7 @@ def test_an_unknown_spelling_gets_those_there_are() -> None:
     [
         ("pod4", 1, 1),
         ("pod16", 4, 1),
-        ("POD64", 16, 1),
+        ("pod64", 16, 1),
         ("pod128", 32, 2),
         ("pod256", 64, 4),
         ("pod65536", 16384, 1024),

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from poprun.vipu.inventory.embedded import EmbeddedInventory
-from poprun.vipu.model import LinkRouting, Partition, SyncType
-from poprun.vipu.requests import PartitionRequest
+from poprun.vipu.model import LinkRouting, Partition, PartitionRequest, SyncType
 from poprun.vipu.rules import routing
 
 

@@ -26,7 +26,7 @@ from poprun.vipu.errors import (
     ServerUnreachableError,
     UnknownNameError,
 )
-from poprun.vipu.requests import ClusterRequest, PartitionRequest
+from poprun.vipu.model import ClusterRequest, PartitionRequest
 
 
 @pytest.fixture(scope="module")

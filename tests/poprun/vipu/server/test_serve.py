@@ -33,8 +33,13 @@ from poprun.vipu.errors import (
 )
 from poprun.vipu.launch.held_devices import HeldDevices
 from poprun.vipu.leases import Holder
-from poprun.vipu.model import AgentStatus, PartitionState
-from poprun.vipu.requests import ClusterRequest, PartitionChange, PartitionRequest
+from poprun.vipu.model import (
+    AgentStatus,
+    ClusterRequest,
+    PartitionChange,
+    PartitionRequest,
+    PartitionState,
+)
 
 
 @pytest.fixture

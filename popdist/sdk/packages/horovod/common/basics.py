@@ -48,7 +48,8 @@ class HorovodBasics:
         # The instance of each rank; none before init().
         self._instances: tuple[int, ...] = ()
         self._rank = 0
-        # Whether process sets may be added after init().
+        # Whether process sets may be added after init(), and after all later ones: an
+        # elastic job calls it itself after a change of ranks.
         self._dynamic = False
         # How many seconds to collect requests that nothing waits for.
         self._cycle = 0.0
@@ -99,7 +100,8 @@ class HorovodBasics:
             cycle = _cycle_seconds(os.environ)
             instances = self._in_order(_instances_of(comm, STATE.job))
             self._rank = instances.index(STATE.job.place.rank)
-            self._instances, self._dynamic, self._cycle = instances, dynamic, cycle
+            self._instances, self._cycle = instances, cycle
+            self._dynamic |= dynamic
             try:
                 self._register_first(process_sets or ())
                 self._start_timeline_of_environment()

@@ -67,19 +67,19 @@ class State:
             callback()
 
     def commit(self) -> None:
-        """Keep the state as it is now, and look whether ranks are to be added.
+        """Keep the state as it is now, and look whether ranks are to change.
 
         All ranks must call it at the same point of the program.
 
         Raises:
-            HostsUpdatedInterrupt: Ranks are to be added; run() expects this error.
+            HostsUpdatedInterrupt: Ranks are to be added or to leave; run() expects it.
             HorovodInternalError: A rank has ended.
         """
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raise HostsUpdatedInterrupt on all ranks if ranks are to be added.
+        """Raise HostsUpdatedInterrupt on all ranks if ranks are to be added or leave.
 
         All ranks must call it. Outside of an elastic job the ranks do not change.
         """
@@ -269,7 +269,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     All ranks share the state before they call the function. When a rank ends, the
     others go back to the state that was committed last, share it, and call the function
-    again. When ranks are added, commit() ends the function, and they do the same.
+    again. When ranks are added or to leave, commit() ends the function, and they do the
+    same; on ranks that leave, LeftJobError ends it.
 
     Outside of an elastic job the error of a lost rank leaves the function.
     """
@@ -285,16 +286,23 @@ def reset_ranks() -> None:
 
 
 def _reset_after(cause: BaseException, reset: Callable[[], object]) -> None:
-    """Connect to the new ranks. If that is refused, the error names the cause."""
+    """Connect to the new ranks. If that is refused, the error names the cause.
+
+    An interrupt is none: ranks on hosts that leave the job are refused after it.
+    """
+    is_orderly = isinstance(cause, HostsUpdatedInterrupt)
     try:
         reset()
-    except ElasticError as error:
-        raise error from cause
+    except (ElasticError, CollectiveTimeoutError) as error:
+        raise error from None if is_orderly else cause
 
 
 def _check_recoverable(error: Exception) -> None:
     """Raise an error after which other ranks would not help, or cannot be had."""
     is_horovods = isinstance(error, _LOSSES)
+    # poprun's refusal to go on may follow from a loss, which is then its cause.
+    if isinstance(error, ElasticError):
+        raise error
     if isinstance(error.__cause__, MismatchError | ElasticError):
         raise error
     if not is_horovods and not means_loss(error):

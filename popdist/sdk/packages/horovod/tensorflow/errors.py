@@ -4,6 +4,7 @@ Horovod's operations raise TensorFlow's, which programs catch. In a graph, Tenso
 raises the ones of the same codes.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -67,8 +68,9 @@ def errors_of_graphs() -> Iterator[None]:
     try:
         yield
     except tf.errors.UnknownError as error:
-        if not isinstance(error, HorovodInternalError) and (
-            FailedCallError.__name__ in error.message
-        ):
-            raise FailedCallError(error.message) from error
-        raise
+        # Before it, and in the lines after it, is where the graph was made.
+        failure = f"{FailedCallError.__name__}: (.*)"
+        found = re.search(failure, error.message)
+        if found is None or isinstance(error, HorovodInternalError):
+            raise
+        raise FailedCallError(found[1]) from error

@@ -1,5 +1,6 @@
 """Links by TCP between threads of one process, and processes that may die."""
 
+import errno
 import os
 import signal
 import socket
@@ -8,17 +9,25 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
 
 import numpy as np
 import pytest
+from conftest import wait_for
 
 from popdist.engine import _core
 from popdist.engine.hosts.tcp import handshake, listener
+from popdist.engine.hosts.tcp import links as links_module
 from popdist.engine.hosts.tcp.handshake import StrangerError
-from popdist.engine.hosts.tcp.links import _GATHERED, _POSTED, TcpLinks
+from popdist.engine.hosts.tcp.links import (
+    _GATHERED,
+    _POSTED,
+    AbandonedError,
+    TcpLinks,
+)
 from popdist.engine.hosts.tcp.listener import TcpRoot
 from popdist.errors import ArenaError, PeerLostError
 from tests.host_jobs import free_port
@@ -54,6 +63,16 @@ def take(links: TcpLinks) -> tuple[int, bytes]:
     while (taken := links.take()) is None:
         sleep(0.001)
     return taken
+
+
+def test_connections_to_an_instance_that_accepts_none_yet_are_queued() -> None:
+    with listener.listen(("127.0.0.1", 0)) as listening:
+        # Of a listening socket: the number of connections, and the most.
+        info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
+        most = int.from_bytes(info[28:32], sys.byteorder)
+
+    most_of_kernel = Path("/proc/sys/net/core/somaxconn").read_text()
+    assert most == min(65536, int(most_of_kernel))
 
 
 def test_all_get_the_data_of_all() -> None:
@@ -429,23 +448,22 @@ def flood(root: TcpRoot, data: bytes, connections: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     "data", [b"", b"x" * 20, b"x" * 52, b"GET / HTTP/1.1\r\n" * 100]
 )
-def test_connections_of_strangers_keep_no_instance_away(data: bytes) -> None:
+def test_connections_of_strangers_keep_no_instance_away(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Connections end because there are too many of them, and not after a time.
+    monkeypatch.setattr(handshake, "_PROOF_SECONDS", 1000.0)
     root = new_root()
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(TcpLinks, 0, 2, root)
         others = threading.active_count()
         with flood(root, data, 2000):
-            # Those of connections that have been ended end soon.
-            until = monotonic() + handshake._PROOF_SECONDS / 2
             most = others + listener._MOST_UNPROVEN + 50
-            while threading.active_count() > most and monotonic() < until:
-                sleep(0.01)
-            began = threading.active_count()
+            wait_for(lambda: threading.active_count() <= most, "the end of threads")
             second = threads.submit(TcpLinks, 1, 2, root)
 
             second.result().post(0, b"here")
             assert take(first.result()) == (1, b"here")
-            assert began <= most
 
 
 def test_strangers_that_use_all_descriptors_keep_no_instance_away() -> None:
@@ -456,3 +474,103 @@ def test_strangers_that_use_all_descriptors_keep_no_instance_away() -> None:
 
         assert links.take() is None
         assert links.failed == {}
+
+
+@pytest.fixture
+def silent_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """The address of a host that answers nothing, which is known after 0.2 s."""
+    monkeypatch.setattr(links_module, "SILENT_SECONDS", 0.2)
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as server,
+        ExitStack() as own,
+    ):
+        address = server.getsockname()
+        # The kernel answers no more connections than the program accepts.
+        while True:
+            one = own.enter_context(socket.socket())
+            one.settimeout(0.2)
+            try:
+                one.connect(address)
+            except TimeoutError:
+                break
+        yield address
+
+
+def test_a_silent_host_of_instance_0_is_lost_after_its_limit(
+    silent_address: tuple[str, int],
+) -> None:
+    host, port = silent_address
+    failed: dict[int, int] = {}
+    began = monotonic()
+    with pytest.raises(PeerLostError) as error:
+        TcpLinks(3, 4, TcpRoot(host, port, KEY, silence_limit=1), None, failed=failed)
+
+    # No attempt counts for more than the silence after which it ends.
+    assert monotonic() - began >= 1
+    assert [*failed] == [*error.value.instances] == [0]
+    assert str(error.value) == (
+        f"Instance 0 at 127.0.0.1:{port} has not answered instance 3 on "
+        f"{socket.gethostname()} for 1 s. The network between these hosts has failed, "
+        "or a firewall blocks it: let their TCP connections through, or choose another "
+        "network with poprun's --host-subnet."
+    )
+
+
+def test_a_host_that_may_not_be_up_yet_is_not_lost(
+    silent_address: tuple[str, int],
+) -> None:
+    failed: dict[int, int] = {}
+    until = monotonic() + 2
+    root = TcpRoot(*silent_address, KEY)
+    with pytest.raises(AbandonedError):
+        TcpLinks(1, 2, root, None, lambda: monotonic() > until, failed)
+
+    assert failed == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        # No program listens at the port.
+        pytest.param(ConnectionRefusedError, AbandonedError, id="refused"),
+        pytest.param(TimeoutError, PeerLostError, id="silent"),
+    ],
+)
+def test_only_unbroken_silence_counts(
+    answer: type[OSError], expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def connect(*_: object) -> socket.socket:
+        # As if the process was stopped for a minute each time, which counts no more.
+        now[0] += 60
+        raise TimeoutError if now[0] % 120 else answer
+
+    monkeypatch.setattr(links_module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(links_module, "_ROOT_SECONDS", 100.0)
+    monkeypatch.setattr(TcpLinks, "_connected", connect)
+    root = TcpRoot("127.0.0.1", 1, KEY, silence_limit=9)
+    with pytest.raises(expected):
+        TcpLinks(1, 2, root, None, lambda: now[0] >= 600)
+    assert (now[0] == 120) is (answer is TimeoutError)
+
+
+def test_a_host_that_routers_report_as_unreachable_is_silent_between_attempts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+
+    def connect(*_: object) -> socket.socket:
+        # At once, as the reject rule of a firewall does.
+        raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(links_module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(links_module, "sleep", pause)
+    monkeypatch.setattr(TcpLinks, "_connected", connect)
+    root = TcpRoot("127.0.0.1", 1, KEY, silence_limit=5)
+    with pytest.raises(PeerLostError, match=r"has not answered instance 1 on .* for 5"):
+        TcpLinks(1, 2, root, None, lambda: now[0] > 60)
+    assert 5 <= now[0] < 6

@@ -185,8 +185,9 @@ def test_what_a_process_does_not_receive_is_not_sent_without_limit(
     assert done.count(True) == CREDIT // MIB
     # Short messages are sent all the same.
     one.links.post(1, b"short")
-    advance(one)
-    assert other.links.take() == (0, b"short")
+    while (short := other.links.take()) is None:
+        one.links.take()
+    assert short == (0, b"short")
 
     receives = [other.receive(MIB) for _ in data]
     finish(*sends, *receives)

@@ -1,5 +1,6 @@
 """Elastic Horovod for TensorFlow: states of variables and models, and callbacks."""
 
+import logging
 from typing import Any
 
 import keras
@@ -104,16 +105,29 @@ def test_callbacks_keep_the_batch_and_the_epoch_and_commit() -> None:
     assert results(1, rank) == [[*after_an_epoch, (1, 0), *again]]
 
 
+# As TensorFlow words it: the lines around the error say where the graph was made.
+GRAPH_ERROR = """Graph execution error:
+
+Detected at node PopdistReduce defined at (most recent call last):
+  File "<stdin>", line 5, in <module>
+
+FailedCallError: Instance 1 has ended
+\t [[{{node PopdistReduce}}]] [Op:__inference_step_1693]"""
+
+
 def test_an_error_of_a_graph_in_a_reset_callback_is_the_loss_of_a_rank() -> None:
     def rank(_: int) -> Any:
+        records = list[logging.LogRecord]()
+        handler = logging.Handler()
+        handler.emit = records.append  # type: ignore[method-assign]
+        logging.getLogger("horovod").addHandler(handler)
         state = hvd.elastic.ObjectState(step=0)
         resets = list[int]()
 
         def reset() -> None:
             resets.append(state.step)
             if len(resets) == 1:
-                text = "FailedCallError: Instance 1 has ended"
-                raise tf.errors.UnknownError(None, None, text)
+                raise tf.errors.UnknownError(None, None, GRAPH_ERROR)
 
         state.register_reset_callbacks([reset])
 
@@ -123,6 +137,10 @@ def test_an_error_of_a_graph_in_a_reset_callback_is_the_loss_of_a_rank() -> None
                 raise HorovodInternalError("Instance 2 has ended")
             return len(resets)
 
-        return train(state)
+        return train(state), records[-1].getMessage()
 
-    assert results(1, rank) == [2]
+    warning = (
+        "The training continues from the state that was committed last, because of "
+        "FailedCallError: Instance 1 has ended"
+    )
+    assert results(1, rank) == [(2, warning)]

@@ -23,6 +23,8 @@ class OptimizerStateHandler(StateHandler):
     def share(self) -> None:
         """Take rank 0's options and state, on all ranks."""
         broadcast_optimizer_state(self.value, root_rank=0)
+        # Ranks that stay may have computed some gradients of a step, and new ones none.
+        self.write(self.value.state_dict())
 
 
 class SamplerStateHandler(StateHandler):

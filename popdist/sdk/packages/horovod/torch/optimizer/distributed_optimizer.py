@@ -74,7 +74,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state, and forget gradients that are being reduced.
 
-        An elastic job does so after the loss of a rank, which may have left some.
+        An elastic job does so after each change of ranks, which may have left some.
         """
         self._exchange.forget()
         self._synchronized = False
@@ -141,6 +141,7 @@ class _AdasumOptimizer(_DistributedOptimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make the optimizer's step, and combine the ranks' changes of parameters."""
         exchange = self._exchange
+        exchange.check()
         trained = [param for param in exchange.params if param.requires_grad]
         before = [param.detach().clone() for param in trained]
         # Past the step() of the class between: this one synchronizes nothing.
@@ -176,7 +177,7 @@ def DistributedOptimizer(
     """Return an optimizer like the given one, whose gradients all ranks reduce.
 
     It is of a subclass of the given one's class, and shares its parameters, options
-    and state.
+    and state. It takes the place of earlier ones for the same parameters.
 
     Args:
         optimizer: What makes the step.
@@ -223,16 +224,17 @@ def _wrapped(
     optimizer: torch.optim.Optimizer, exchange: GradientExchange
 ) -> torch.optim.Optimizer:
     """Return an optimizer of a subclass that reduces gradients by an exchange."""
-    by_adasum = exchange.reduction.op is Adasum
-    base = _AdasumOptimizer if by_adasum else _DistributedOptimizer
+    base = (
+        _AdasumOptimizer if exchange.reduction.op is Adasum else _DistributedOptimizer
+    )
     kind = type(optimizer)
+    if issubclass(kind, _DistributedOptimizer):
+        kind = kind.__bases__[-1]
     # Any: it is of both classes.
     wrapped: Any = object.__new__(type(kind.__name__, (base, kind), {}))
     # A scheduler may have replaced step() in the given optimizer by one of its own.
     wrapped.__dict__.update(vars(optimizer))
     wrapped.__dict__.pop("step", None)
     wrapped._exchange = exchange
-    if not by_adasum and exchange.process_set.included() is not False:
-        exchange.hook()
     result: torch.optim.Optimizer = wrapped
     return result

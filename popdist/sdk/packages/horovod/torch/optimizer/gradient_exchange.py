@@ -1,22 +1,30 @@
 """The gradients of an optimizer, each reduced as soon as it is computed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import ReferenceType, WeakMethod, ref
 
 import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdKeyDictionary
 
 from popdist.negotiation.call_requests import Kind
 
-from ...common.calls.reduce_ops import Reduction
+from ...common.calls.reduce_ops import Adasum, Reduction
 from ...common.calls.submission import CallArguments, HorovodHandle
 from ...common.compression import Compressor, Contexts, compress_all, decompress_all
 from ...common.process_sets import ProcessSet
 from ..calls.collectives import sparse_allreduce_async
 from ..calls.torch_calls import TORCH_CALLS
 from .parameters import groups_of, names_of
+
+# What reduces the gradient of each parameter. An exchange refers to its parameters, so
+# strong references from here or from their hooks would keep all of them.
+_EXCHANGES: MutableMapping[Tensor, ReferenceType["GradientExchange"]] = (
+    WeakIdKeyDictionary()
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +67,10 @@ class GradientExchange:
         self._under_way: dict[Tensor, _PendingReduction] = {}
         # Parameters of groups whose other gradients are not there yet.
         self._ready: dict[Tensor, set[Tensor]] = {}
-        self._hooks: list[RemovableHandle] = []
+        self._hooks: dict[Tensor, RemovableHandle] = {}
+        # A parameter whose gradient is reduced by a later exchange.
+        self._released: Tensor | None = None
+        self._take_over(self.params)
 
     def add(self, params: Sequence[Tensor]) -> None:
         """Reduce the gradients of these parameters, too."""
@@ -67,25 +78,50 @@ class GradientExchange:
             self.names[param] = f"gradient.added.{len(self.params)}"
             self.params.append(param)
             self._delays[param] = self.passes
-            if self._hooks:
-                self._hook(param)
+        self._take_over(params)
 
     @property
     def idle(self) -> bool:
         """Whether no gradient is being reduced."""
         return not self._under_way and not self._ready
 
-    def hook(self) -> None:
-        """Reduce each gradient once backward() has computed it."""
-        for param in self.params:
-            self._hook(param)
+    def _take_over(self, params: Iterable[Tensor]) -> None:
+        """Reduce these gradients in place of earlier exchanges.
 
-    def _hook(self, param: Tensor) -> None:
-        if param.requires_grad:
-            register: Any = param.register_post_accumulate_grad_hook
-            self._hooks.append(register(self.computed))
+        Each is reduced once backward() has computed it, except for Adasum.
+        """
+        if self.process_set.included() is False:
+            return
+        computed = WeakMethod(self._computed)
 
-    def computed(self, param: Tensor) -> None:
+        def hook(param: Tensor) -> None:
+            if (method := computed()) is not None:
+                method(param)
+
+        for param in params:
+            reference = _EXCHANGES.get(param)
+            if reference is not None and (earlier := reference()) is not None:
+                earlier._release(param)
+            _EXCHANGES[param] = ref(self)
+            if param.requires_grad and self.reduction.op is not Adasum:
+                register: Any = param.register_post_accumulate_grad_hook
+                self._hooks[param] = register(hook)
+
+    def _release(self, param: Tensor) -> None:
+        self._released = param
+        if hook := self._hooks.pop(param, None):
+            hook.remove()
+
+    def check(self) -> None:
+        """Raise ValueError if a later exchange reduces some of the gradients."""
+        if self._released is not None:
+            raise ValueError(
+                "Another DistributedOptimizer was made later for the parameter "
+                f"{self.names[self._released]!r}, and reduces its gradient. Use only "
+                "that optimizer, or give each of them other parameters."
+            )
+
+    def _computed(self, param: Tensor) -> None:
         """Take the gradient that a backward pass has just computed."""
         if param in self._under_way or self._delays[param] <= 0:
             raise AssertionError(
@@ -157,6 +193,7 @@ class GradientExchange:
         """
         if self.process_set.included() is False:
             return
+        self.check()
         for first in list(self._ready):
             self._start_group(self.groups[first])
         for param in self.params:

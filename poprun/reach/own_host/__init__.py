@@ -1,0 +1,1 @@
+"""The facts and checks of the host that poprun, or an agent, runs on."""
