@@ -139,8 +139,9 @@ def answering(behave: Callable[[socket.socket], None]) -> Iterator[ServerAddress
         yield ServerAddress("127.0.0.1", listener.getsockname()[1])
     finally:
         listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
+        # It may be about to accept from the descriptor, whatever that is by then.
         thread.join()
+        listener.close()
 
 
 def count_timeout_from_connection(monkeypatch: pytest.MonkeyPatch) -> None:

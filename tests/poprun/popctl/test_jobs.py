@@ -30,7 +30,8 @@ class FakeJob:
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.bind(f"\0{protocol.CLIENTS_NAME}{identity}")
         self._sock.listen()
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         while True:
@@ -44,6 +45,8 @@ class FakeJob:
 
     def close(self) -> None:
         self._sock.shutdown(socket.SHUT_RDWR)
+        # The thread may be about to accept from the descriptor, whatever it is by then.
+        self._thread.join()
         self._sock.close()
 
 
