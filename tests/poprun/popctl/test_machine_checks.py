@@ -104,20 +104,21 @@ def test_a_segment_of_a_job_that_starts_meanwhile_is_no_leftover(
     assert machine_checks.unused_segments() == [f"{tmp_path}/mpich_shm_cafe_0"]
 
 
-def test_a_segment_that_a_process_has_open_or_in_its_memory_is_no_leftover() -> None:
-    path = f"/dev/shm/mpich_shm_{os.getpid():08x}_77"
+def test_a_segment_that_a_process_has_open_or_in_its_memory_is_no_leftover(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # In /dev/shm another test may take it for its job's and remove it.
+    monkeypatch.setattr(machine_checks, "SHARED_MEMORY", os.fspath(tmp_path))
+    path = f"{tmp_path}/mpich_shm_{os.getpid():08x}_77"
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
-    try:
-        with open(path, "wb+", buffering=0) as file:
-            file.truncate(4096)
-            assert path not in machine_checks.unused_segments()
-            # Python's own mmap keeps the file open.
-            access = mmap.PROT_READ, mmap.MAP_SHARED
-            memory = libc.mmap(None, 4096, *access, file.fileno(), ctypes.c_long(0))
-
+    with open(path, "wb+", buffering=0) as file:
+        file.truncate(4096)
         assert path not in machine_checks.unused_segments()
-        libc.munmap(ctypes.c_void_p(memory), 4096)
-        assert path in machine_checks.unused_segments()
-    finally:
-        os.unlink(path)
+        # Python's own mmap keeps the file open.
+        access = mmap.PROT_READ, mmap.MAP_SHARED
+        memory = libc.mmap(None, 4096, *access, file.fileno(), ctypes.c_long(0))
+
+    assert path not in machine_checks.unused_segments()
+    libc.munmap(ctypes.c_void_p(memory), 4096)
+    assert path in machine_checks.unused_segments()
