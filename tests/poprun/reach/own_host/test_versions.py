@@ -19,6 +19,12 @@ def fake_mpirun(directory: Path) -> str:
     return str(path)
 
 
+@pytest.fixture(autouse=True)
+def long_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the fake mpirun all the time that it needs to answer."""
+    monkeypatch.setattr("poprun.mpirun.identify.VERSION_LIMIT_S", 200.0)
+
+
 def test_all_that_takes_part_in_a_job_is_named(tmp_path: Path) -> None:
     mpirun = fake_mpirun(tmp_path)
     (tmp_path / "lib").mkdir()
