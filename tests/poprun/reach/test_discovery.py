@@ -78,13 +78,15 @@ def test_a_descendant_that_keeps_its_output_open_is_not_waited_for(
 ) -> None:
     pid = tmp_path / "pid"
     problem = "does not end and close its output"
+    # It tells its number once it is out of reach of what ends the command's group.
+    descendant = f"echo $$ >{pid}.$$; mv {pid}.$$ {pid}; exec sleep 1000"
 
     seconds = 0.5
     # Until it is long enough for the command to begin.
-    while not (pid.exists() and pid.read_text()):
+    while not pid.exists():
         monkeypatch.setattr(discovery, "LIMIT_S", seconds)
         with pytest.raises(HostUnreachableError, match=problem):
-            discover(f"setsid sleep 1000 & echo $! >{pid}; sleep 1000")
+            discover(f"setsid sh -c '{descendant}' & sleep 1000")
         seconds *= 2
     os.kill(int(pid.read_text()), signal.SIGKILL)
 
