@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 import pytest
+from conftest import wait_for
 
 from poprun.popctl import dump
 from poprun.popctl.dump import command
@@ -114,6 +115,8 @@ def test_py_spy_looks_at_the_pythons_below_the_program_too(
     try:
         assert [program.stdout.readline() for _ in range(3)] == ["ready\n"] * 3
         children = psutil.Process(program.pid).children(recursive=True)
+        # A program has been started a little before its words are there.
+        wait_for(lambda: all(p.cmdline() for p in children), "the words of sleep")
         pythons = sorted(p.pid for p in children if "sleep" not in p.cmdline())
         call("0")
     finally:
