@@ -79,19 +79,35 @@ import time, pytest
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     if item.name == "test_1" and call.when == "call":
-        time.sleep(2)
+        time.sleep(8)
     return (yield)
+"""
+
+
+# The first one has time enough for itself, and would not have for its report.
+SLOW_TESTS = """
+import time, pytest
+
+@pytest.mark.timeout(6)
+def test_1():
+    pass
+
+@pytest.mark.timeout(1)
+def test_2():
+    time.sleep(60)
+
+def test_3():
+    pass
 """
 
 
 def test_a_slow_report_does_not_end_the_run(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(SLOW_REPORT)
-    tests = ("def test_1(): pass", "def test_2(): import time; time.sleep(60)")
-    (tmp_path / "test_slow.py").write_text("\n".join((*tests, "def test_3(): pass")))
+    (tmp_path / "test_slow.py").write_text(SLOW_TESTS)
     settings = Path(__file__).parent.parent / "pyproject.toml"
 
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", settings, "-o", "timeout=1", tmp_path],
+        [sys.executable, "-m", "pytest", "-c", settings, tmp_path],
         capture_output=True,
         text=True,
         timeout=200,
