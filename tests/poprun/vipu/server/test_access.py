@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from conftest import wait_for
 from vipu_servers import COMMAND, Server, acquisition, serving
 
 from poprun import __version__
@@ -25,6 +26,7 @@ from poprun.vipu.errors import (
     ServerReplyError,
     ServerUnreachableError,
     UnknownNameError,
+    VipuError,
 )
 from poprun.vipu.model import ClusterRequest, PartitionRequest
 
@@ -398,5 +400,12 @@ def test_connections_without_a_handshake_are_counted_and_given_up(
 
         address = server.address(tls=True, ca_cert=str(authority / "ca.pem"))
         inventory = ServerInventory(address, timeout_s=200)
-        assert inventory.server_version() == __version__
+
+        def is_answered() -> bool:
+            # It, too, is given up if its handshake takes long on a busy machine.
+            with suppress(VipuError):
+                return inventory.server_version() == __version__
+            return False
+
+        wait_for(is_answered, "the answer to a client with a handshake")
         inventory.close()
