@@ -405,6 +405,8 @@ def test_a_callback_is_called_once_by_the_thread_that_makes_the_call() -> None:
     def member(me: Me) -> Any:
         group = me.join()
         called: list[Any] = []
+        if me.rank == 1:
+            me.hear()
         handle = group.all_reduce(MANY, async_op=True)
         if me.rank == 0:
 
@@ -415,8 +417,6 @@ def test_a_callback_is_called_once_by_the_thread_that_makes_the_call() -> None:
 
             handle.add_done_callback(note)
             me.say("may the other one come")
-        else:
-            me.hear()
         handle.wait()
         group.barrier(async_op=True).wait()
         # What comes too late is called at once, here.
