@@ -95,11 +95,11 @@ def test_a_call_that_waits_for_other_members_is_reported(tmp_path: Path) -> None
         for number, call in enumerate(calls):
             begun = tmp_path / f"call {number}"
             if rank:
-                wait_for(begun.exists, "rank 0")
-                before = num_reports()
+                wait_for(lambda: begun.exists() and begun.read_text() != "", "rank 0")  # noqa: B023
+                before = int(begun.read_text())
                 wait_for(lambda: num_reports() > before, "a report")  # noqa: B023
             else:
-                begun.touch()
+                begun.write_text(str(num_reports()))
             call()
             dist.barrier()
 
