@@ -541,7 +541,8 @@ def test_a_process_that_ends_while_mpi_starts_tears_down_no_library(
         fail(popdist.instance_group)
         print("ends")
     else:
-        while "ends" not in open(f"{sys.argv[1]}.1.out").read():
+        said = f"{sys.argv[1]}.1.out"
+        while not os.path.exists(said) or "ends" not in open(said).read():
             time.sleep(0.01)
     """
 
