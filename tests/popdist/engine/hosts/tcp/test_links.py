@@ -17,6 +17,7 @@ from time import monotonic, sleep
 import numpy as np
 import pytest
 from conftest import wait_for
+from meeting import stop
 
 from popdist.engine import _core
 from popdist.engine.hosts.tcp import handshake, listener
@@ -268,7 +269,7 @@ def test_an_instance_that_has_died_is_detected_by_the_first_message_to_it() -> N
 
 def test_an_instance_that_is_stopped_is_connected_to_once_it_goes_on() -> None:
     with two_and_a_process() as (_, other, process), ThreadPoolExecutor(1) as threads:
-        process.send_signal(signal.SIGSTOP)
+        stop(process.pid)
         prepared = threads.submit(other.prepare, 2, lambda: 0, never)
         sleep(1)
         assert not prepared.done()
@@ -282,7 +283,7 @@ def test_an_instance_that_is_stopped_is_connected_to_once_it_goes_on() -> None:
 
 def test_a_wait_for_a_stopped_instance_ends_with_its_group() -> None:
     with two_and_a_process() as (_, other, process), ThreadPoolExecutor(1) as threads:
-        process.send_signal(signal.SIGSTOP)
+        stop(process.pid)
         over: list[bool] = []
         prepared = threads.submit(other.prepare, 2, lambda: 0, lambda: bool(over))
         sleep(0.5)
