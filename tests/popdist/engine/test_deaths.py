@@ -22,6 +22,7 @@ from popdist.errors import (
     PeerLostError,
 )
 from popdist.negotiation.packets import Packets
+from poprun.host.calls_in_progress import read_calls
 from tests.popdist.engine.members import (
     LONG,
     MANY,
@@ -540,15 +541,21 @@ def test_all_members_that_are_missing_are_named_with_their_last_calls() -> None:
         group.barrier()
         group.all_reduce(ONES)
         group.set_timeout(6.0)
-        if me.rank in (1, 3):
-            me.say("here")
-            me.hear()
-        else:
+        me.say("here")
+        me.hear()
+        if me.rank in (0, 2):
             group.all_reduce(ONES, "max")
 
+    def third_waits() -> bool:
+        calls = read_calls(members.pids[2])
+        return any(c.num_calls == 3 and c.waits_since for c in calls)
+
     with Members(4, member) as members:
-        for rank in (1, 3):
-            members.hear(rank)
+        members.hear_all()
+        members.tell(2, "go")
+        # The report of member 0 would name it, too, if it came late.
+        wait_until(third_waits)
+        members.tell(0, "go")
         while not members.finished([0, 2]):
             time.sleep(0.01)
         for rank in (1, 3):
