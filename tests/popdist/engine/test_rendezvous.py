@@ -521,18 +521,20 @@ def test_one_whose_pidfd_the_program_has_closed_is_waited_for(rank: int) -> None
         late = meeting.start(2, UNTIL_SIGNAL + KEEP)
         meeting.wait_for_line(0)
         meeting.start(1 - rank, KEEP)
-        meeting.start(
+        waiting = meeting.start(
             rank,
             f"""
             known = {{2: Pidfd({late}, os.pidfd_open({late}))}}
-            def close():
+            def close(*_):
                 os.close(known[2].fileno())
                 print('closed', flush=True)
-            import threading
-            threading.Timer(0.3, close).start()
+            signal.signal(signal.SIGUSR1, close)
             join(known=known)
             """,
         )
+        # Both have their sockets by then, which take none of the numbers of files.
+        meeting.wait_for_joiners(1)
+        os.kill(waiting, signal.SIGUSR1)
         meeting.wait_for_line(2)
         time.sleep(0.3)
         os.kill(late, signal.SIGUSR1)
@@ -840,10 +842,13 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes anothe
 def test_a_member_of_another_user_than_member_0_says_so_at_once(other: int) -> None:
     begin = {other: OTHER_USER}
     with Meeting(2) as meeting:
+        # It needs no time to start once member 0 counts the seconds.
+        joiner = meeting.start(1, begin.get(1, "") + UNTIL_SIGNAL + "join()")
+        meeting.wait_for_line(0)
         leader = meeting.start(0, begin.get(0, "") + "join(timeout=5)")
         meeting.wait_for_joiners(0)
-        joiner = meeting.start(1, begin.get(1, "") + "join()")
-        first, second = meeting.finish()
+        os.kill(joiner, signal.SIGUSR1)
+        second, first = meeting.finish()
 
     users = (65534, 0) if other == 0 else (0, 65534)
     assert second.out == (
