@@ -1,5 +1,6 @@
 """Random calls, checked, and rounds in which members are killed meanwhile."""
 
+import gc
 import os
 import random
 import signal
@@ -178,6 +179,8 @@ def traces() -> tuple[list[str], list[str], list[int]]:
     There is nothing else that could stay: the engine gives nothing a name in a file
     system, and no socket outlives the processes that have it open.
     """
+    # The groups and files of other tests go when they are collected, at any time.
+    gc.collect()
     maps = Path("/proc/self/maps").read_text().splitlines()
     return (
         sorted(os.listdir("/proc/self/fd")),
