@@ -351,14 +351,16 @@ def test_all_threads_of_a_failed_group_get_an_error() -> None:
     assert "PeerLostError" in ended[1].out
 
 
-# Sends SIGINT once the main thread is in a call of popdist's.
+# Sends SIGINT once the main thread waits for a call, which it has requested by then.
 INTERRUPT = """
+from popdist.engine.handle import Handle
+
 def interrupt():
     frame = None
     while frame is None:
         time.sleep(0.1)
-        frame = sys._current_frames()[threading.main_thread().ident]
-        while frame is not None and "/popdist/" not in frame.f_code.co_filename:
+        frame = sys._current_frames()[threading.main_thread().ident].f_back
+        while frame is not None and frame.f_code is not Handle.wait.__code__:
             frame = frame.f_back
     os.kill(os.getpid(), signal.SIGINT)
 
