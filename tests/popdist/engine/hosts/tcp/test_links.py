@@ -341,7 +341,8 @@ def test_the_death_of_instance_0_before_the_data_is_sent_is_named() -> None:
 
 
 def test_instance_0_waits_for_a_port_that_another_process_has_for_a_moment() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    # The kernel gives it to no connection of another test meanwhile.
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
         root = TcpRoot("127.0.0.1", taken.getsockname()[1], KEY)
         with ThreadPoolExecutor(1) as threads:
             first = threads.submit(TcpLinks, 0, 1, root)
