@@ -49,7 +49,6 @@ def start(hosts: Sequence[Host], cpus: int) -> None:
     def start_daemons(host: Host) -> None:
         controller = "yes" if host is front else ""
         host.set_up(SETUP, {"KEY": key, "CONTROLLER": controller}, stdin="".join(lines))
-        host.note_own()
 
     with ThreadPoolExecutor(len(hosts)) as pool:
         list(pool.map(start_daemons, hosts))
@@ -57,6 +56,9 @@ def start(hosts: Sequence[Host], cpus: int) -> None:
         lambda: idle_nodes(front) == sorted(host.name for host in hosts),
         "all nodes of Slurm",
     )
+    # The daemons start processes of their own after they are in the background.
+    for host in hosts:
+        host.note_own()
 
 
 def idle_nodes(host: Host) -> list[str]:
