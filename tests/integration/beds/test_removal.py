@@ -4,7 +4,7 @@ import os
 import random
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import psutil
 import pytest
@@ -25,7 +25,7 @@ while not any("sleep" in process for process in bed["h1"].processes()):
     pass
 for host in bed.hosts:
     for kind in "ipc mnt net pid uts".split():
-        print(os.readlink(f"/proc/{host.init_pid}/ns/{kind}"))
+        print(f"/proc/{host.init_pid}/ns/{kind}")
 print("end", flush=True)
 sys.stdin.readline()
 """
@@ -66,9 +66,13 @@ def test_nothing_of_a_bed_outlives_its_owner(end: str) -> None:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    with owner:
+    with owner, ExitStack() as held:
         assert owner.stdout
-        namespaces = {line.strip() for line in iter(owner.stdout.readline, "end\n")}
+        paths = [line.strip() for line in iter(owner.stdout.readline, "end\n")]
+        namespaces = {os.readlink(path) for path in paths}
+        # The kernel gives their numbers to no others while they are open.
+        for path in paths:
+            held.enter_context(open(path))
         assert len(namespaces) == 2 * len(KINDS)
         assert namespaces <= namespaces_in_use()
         # The owner, the one in the background, ssh, its shell, and its command. While a
@@ -77,5 +81,5 @@ def test_nothing_of_a_bed_outlives_its_owner(end: str) -> None:
         assert os.listdir("/sys/class/net") == interfaces
         owner.communicate("\n", timeout=200)
 
-    wait_for(lambda: not processes_with(word), "the end of the bed's processes")
-    wait_for(lambda: not namespaces & namespaces_in_use(), "the end of namespaces")
+        wait_for(lambda: not processes_with(word), "the end of the bed's processes")
+        wait_for(lambda: not namespaces & namespaces_in_use(), "the end of namespaces")
