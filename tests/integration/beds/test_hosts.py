@@ -49,7 +49,9 @@ def test_processes_and_temporary_files_of_a_host_are_its_own(bed: Bed) -> None:
     for place in places:
         bed.front.path(f"{place}/mark").touch()
     try:
-        wait_for(lambda: "sleep 600" in bed.front.output("ps", "-ef"), "the sleeper")
+        # What enters the host for it has these words on its command line, too.
+        wait_for(lambda: ": sleep 600" in str(bed.front.processes()), "the sleeper")
+        assert "sleep 600" in bed.front.output("ps", "-ef")
         assert "sleep" not in bed["h1"].output("ps", "-ef")
         assert bed["h1"].output("ls", *places).count("mark") == 0
         process, *files = bed.leftovers()
