@@ -47,15 +47,19 @@ def test_a_killed_host_closes_its_connections(make_bed: MakeBed) -> None:
     bed = make_bed(hosts=2)
     connection = bed.front.start(
         *(*SSH, "h1", "echo up; exec sleep 600"),
+        # Its end would be sent, and what sshd has not read makes the loss another one.
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     assert connection.stdout
+    assert connection.stderr
     assert connection.stdout.readline() == b"up\n"
 
     bed["h1"].kill()
 
-    _, message = connection.communicate(timeout=200)
+    connection.wait(timeout=200)
+    message = connection.stderr.read()
     assert connection.returncode == 255
     assert b"closed by remote host" in message
     assert bed["h1"].processes() == []
