@@ -216,13 +216,9 @@ def test_a_guard_that_is_killed_between_two_attempts_is_replaced(
     poprun: Poprun,
 ) -> None:
     process = start_waiting(poprun, restarts=4)
-    # Those of the attempts before have ended.
-    living = [
-        child
-        for child in psutil.Process(process.pid).children()
-        if child.status() != psutil.STATUS_ZOMBIE
-    ]
-    guards = [child for child in living if "guard" in child.cmdline()]
+    # Those of the attempts before have ended, and have no command lines.
+    children = psutil.Process(process.pid).children()
+    guards = [child for child in children if "guard" in command_line(child.pid)]
     for guard in guards:
         guard.kill()
     assert len(guards) == 1
