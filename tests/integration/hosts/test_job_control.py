@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pexpect
 import pytest
@@ -46,13 +47,16 @@ def wait_for_instances(hosts: list[Host]) -> None:
     wait_for(lambda: all(h.path("/tmp/up").exists() for h in hosts), "the instances")
 
 
+def is_stopped(stat: Path) -> bool:
+    return stat.read_text().rpartition(") ")[2][0] == "T"
+
+
 def are_stopped(hosts: list[Host]) -> bool:
     pids = [host.path("/tmp/up").read_text() for host in hosts]
     stats = [
-        host.path(f"/proc/{pid}/stat").read_text()
-        for host, pid in zip(hosts, pids, strict=True)
+        host.path(f"/proc/{pid}/stat") for host, pid in zip(hosts, pids, strict=True)
     ]
-    return {stat.rpartition(") ")[2][0] for stat in stats} == {"T"}
+    return all(map(is_stopped, stats))
 
 
 def let_them_end(hosts: list[Host]) -> None:
@@ -67,6 +71,8 @@ def test_what_is_stopped_for_a_while_goes_on(hosts: list[Host], mpi: str) -> Non
 
     process.send_signal(signal.SIGTSTP)
     wait_for(lambda: are_stopped(hosts), "stopped instances")
+    # It stops itself last, and would not hear a SIGCONT that came before.
+    wait_for(lambda: is_stopped(Path(f"/proc/{process.pid}/stat")), "poprun's stop")
     let_them_end(hosts)
     process.send_signal(signal.SIGCONT)
     out, _ = process.communicate(timeout=200)
@@ -90,6 +96,8 @@ def test_a_shell_s_fg_continues_what_its_ctrl_z_has_stopped(hosts: list[Host]) -
 
     shell.expect("done\r\n")
     shell.expect("done\r\n")
+    # Until then, what is typed is for the job.
+    shell.expect_exact("$ ")
     shell.sendline("echo code $?; exit")
     shell.expect("code 0")
     shell.expect(pexpect.EOF)
