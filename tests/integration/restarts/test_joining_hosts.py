@@ -26,6 +26,11 @@ then mkdir {STATE}/first 2>/dev/null || mkdir {STATE}/second
 echo the driver is missing >&2; exit 3; fi
 exec python3 {PROGRAM} {STATE}
 """
+# Instances that join wait for a file.
+HOLDS = f"""
+while [ "$POPDIST_ELASTIC_JOINS" = 1 ] && ! [ -e {STATE}/go ]; do sleep 0.1; done
+exec python3 {PROGRAM} {STATE}
+"""
 # Adds up numbers by popdist's links between the hosts.
 LINKED = """
 import sys, time
@@ -361,13 +366,14 @@ def runs(host: Host, pid: str) -> bool:
 
 
 def test_a_host_returns_while_the_others_re_form(bed: Bed) -> None:
-    job = start_on_three(bed)
+    job = start_on_three(bed, program=("sh", "-c", HOLDS))
     lose(bed["h1"])
     job.wait_for_text("4 instances go on as generation 1")
     # It lives and does not re-form, so the others wait for it.
     [stopped, killed] = job.pids(4, 5)
     bed["h2"].run("kill", "-STOP", stopped)
     bed["h2"].run("kill", "-KILL", killed)
+    (job.folder / "go").touch()
     job.wait_for_text("The host h1 can be used: starting instances 2 and 3 there.")
     wait_for_event_of(job, 3)
     bed["h2"].run("kill", "-CONT", stopped)
@@ -459,11 +465,12 @@ def test_a_host_whose_program_fails_as_it_joins_takes_no_restart(bed: Bed) -> No
 
 
 def test_a_host_that_is_lost_while_it_joins_is_looked_for_again(bed: Bed) -> None:
-    job = start_on_three(bed)
+    job = start_on_three(bed, program=("sh", "-c", HOLDS))
     lose(bed["h1"])
     job.wait_for_text("The host h1 can be used: starting instances 2 and 3 there.")
     lose(bed["h1"])
     job.wait(lambda: job.text.count("Lost the host h1") == 2, "its second loss")
+    (job.folder / "go").touch()
     job.wait_for_steps()
     job.wait(lambda: job.text.count("The host h1 can be used") == 2, "its return")
     job.wait_for_text("6 instances go on as generation")
