@@ -133,14 +133,18 @@ class Bed:
         link = Link(self._switch, namespaces, number)
         return Host(name, address, namespaces, link)
 
-    def power_on(self, name: str) -> Host:
-        """Start a host again that was killed; return it, with no process of before."""
+    def power_on(self, name: str, script: str = "") -> Host:
+        """Start a host again that was killed; return it, with no process of before.
+
+        Args:
+            script: Commands of a shell that run there before its sshd does.
+        """
         number = next(i for i, host in enumerate(self.hosts) if host.name == name)
         lost = self.hosts[number]
         lost.link.remove()
         host = self._connected_host(number, name, lost.address)
         self.hosts[number] = host
-        host.begin(self._variables[number])
+        host.begin(self._variables[number], script)
         return host
 
     def shape(self, rate: str = "", delay_ms: float = 0, loss: float = 0) -> None:

@@ -31,9 +31,9 @@ class Host:
         self._own_processes: set[int] = set()
         self._own_files: set[str] = set()
 
-    def begin(self, variables: Mapping[str, str]) -> None:
-        """Make the directories and the network, and start sshd."""
-        self.set_up(SETUP, variables)
+    def begin(self, variables: Mapping[str, str], script: str = "") -> None:
+        """Make the directories and the network, run a script, and start sshd."""
+        self.set_up(SETUP + script, variables)
         self.start_sshd()
         self.note_own()
 

@@ -499,7 +499,7 @@ def test_a_host_that_returns_with_a_full_disk_is_a_warning(bed: Bed) -> None:
     bed["h1"].kill()
     job.wait_for_text("4 instances go on as generation 1")
     head, row, change = bed.front.output("popctl", "ps").splitlines()
-    bed.power_on("h1").namespaces.run(["mount", "-o", "remount,ro", "/tmp"])
+    bed.power_on("h1", "mount -o remount,ro /tmp")
     job.wait_for_text("The host h1 cannot be used: no file can be created in /tmp")
     job.wait_for_steps()
 
