@@ -20,11 +20,10 @@ PROGRAM = (
     "echo $RANK of $WORLD_SIZE, replicas $POPDIST_NUM_TOTAL_REPLICAS on $(uname -n)"
 )
 
-# Says which attempt it is, and what it is in that.
+# Says which attempt it is, and what it is in that, and leaves a mark after that.
 ANNOUNCE = (
-    "touch /tmp/runs-$POPDIST_RESTART_COUNT-$RANK; "
     "echo attempt $POPDIST_RESTART_COUNT after $TORCHELASTIC_RESTART_COUNT failures: "
-    "$RANK of $WORLD_SIZE on $(uname -n)"
+    "$RANK of $WORLD_SIZE on $(uname -n); touch /tmp/runs-$POPDIST_RESTART_COUNT-$RANK"
 )
 
 
@@ -347,7 +346,7 @@ def test_a_host_that_is_lost_again_during_the_growth_is_left_out(
     # The second host is gone before the first has ended.
     ends = "touch /tmp/stops; while ! test -e /tmp/gone; do sleep 0.1; done; exit 0"
     program = (
-        f"{ANNOUNCE}; trap '{ends}' TERM; "
+        f"trap '{ends}' TERM; {ANNOUNCE}; "
         "test $POPDIST_RESTART_COUNT != 0 || while :; do sleep 0.1; done"
     )
     bed.front.path("/tmp/hosts").write_text("h0:1\n")
@@ -376,7 +375,7 @@ def test_a_job_that_is_ended_during_a_growth_leaves_nothing(
     make_bed: Callable[..., Bed], number: int, code: int
 ) -> None:
     bed = make_bed(hosts=2)
-    program = f"{ANNOUNCE}; trap 'touch /tmp/stops' TERM; while :; do sleep 0.1; done"
+    program = f"trap 'touch /tmp/stops' TERM; {ANNOUNCE}; while :; do sleep 0.1; done"
     bed.front.path("/tmp/hosts").write_text("h0:1\n")
     # It starts processes that the guard finds if nothing else does.
     hiding = "{ test ! -e /tmp/runs-0-0 || setsid sleep 601; } >/dev/null 2>&1 &"
@@ -386,16 +385,21 @@ def test_a_job_that_is_ended_during_a_growth_leaves_nothing(
     wait_for_attempt(bed, job, 0, "h0")
     bed.front.path("/tmp/hosts").write_text("h0:1\nh1:1\n")
     wait_for(bed.front.path("/tmp/stops").exists, "SIGTERM")
+    assert job.stdout is not None
+    assert job.stderr is not None
+    # Before poprun is killed, which has to pass it on.
+    assert job.stdout.readline() == "attempt 0 after 0 failures: 0 of 1 on h0\n"
     send_to_poprun(bed, number)
     if number == signal.SIGTERM:
-        # The program goes on, and the second signal kills it.
-        time.sleep(1)
-        assert job.poll() is None
+        # The program goes on, and the second signal kills it. Two that come before
+        # poprun looks would be one.
+        while "repeat to kill them" not in (line := job.stderr.readline()):
+            assert line
         send_to_poprun(bed, number)
     out, err = job.communicate(timeout=200)
 
     assert job.returncode == code, err
-    assert out == "attempt 0 after 0 failures: 0 of 1 on h0\n"
+    assert out == ""
     assert_no_process_is_left(bed)
 
 
