@@ -633,19 +633,22 @@ def test_a_device_that_was_taken_away_is_an_error_in_words(
 ) -> None:
     script = poprun.script(
         "late.py",
-        "import pathlib, popdist, time\n"
+        "import pathlib, popdist, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "pathlib.Path('runs').touch()\n"
         "while not pathlib.Path('go').exists(): time.sleep(0.05)\n"
         "popdist.getDeviceId()\n",
     )
-    job = poprun.start(*LOCAL, "--vipu-partition=P", sys.executable, script)
+    words = ("--vipu-partition=P", "--grace=200", sys.executable, script)
+    job = poprun.start(*LOCAL, *words)
     wait_for(lambda: (poprun.directory / "runs").exists(), "the program")
     inventory.remove_partition("P", force=True)
     (poprun.directory / "go").touch()
 
     _, err = job.communicate(timeout=200)
 
-    assert job.returncode == 1
+    # poprun may see it before the program does, and stops the job then.
+    assert job.returncode in (1, 125)
     assert (
         "DeviceError: Instance 0 cannot attach to device 0 (1 IPU) of partition P: The "
         "job's lease of its IPUs has ended"
