@@ -161,12 +161,13 @@ def test_stop_at_once_needs_no_second(poprun: Poprun) -> None:
 
 def test_attach_writes_what_comes_and_leaves_the_job_alone(poprun: Poprun) -> None:
     program = (
-        "import os, sys, time\n"
+        "import os, time\n"
         "rank = os.environ['POPDIST_LOCAL_INSTANCE_INDEX']\n"
         "open(f'up.{rank}', 'x').close()\n"
         "while not os.path.exists('stop'):\n"
-        "    print('out', rank, flush=True)\n"
-        "    print('err', rank, file=sys.stderr, flush=True)\n"
+        # Whole lines: popctl may begin, and is interrupted, between any two writes.
+        "    os.write(1, f'out {rank}\\n'.encode())\n"
+        "    os.write(2, f'err {rank}\\n'.encode())\n"
         "    time.sleep(0.05)\n"
     )
     job = PopctlJob(poprun, program)
