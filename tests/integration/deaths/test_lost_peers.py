@@ -106,14 +106,24 @@ call()
 def test_a_signal_handler_that_raises_says_nothing_while_another_end_is_waited_for(
     poprun: Poprun,
 ) -> None:
+    # Instance 1 ends when instance 0 says that it waits for that.
     handler = """
-import signal, sys
+import atexit, os, signal, sys, time
+from popdist.engine import endpoint
+def end():
+    while os.environ["RANK"] == "1" and not os.path.exists("waits"):
+        time.sleep(0.01)
+def sleep(seconds):
+    open("waits", "w").close()
+    time.sleep(seconds)
+atexit.register(end)
+endpoint.sleep = sleep
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 """
 
     ran = poprun(
         *("-n", "2", "--offline-mode=yes"),
-        *(sys.executable, "-c", SLOW_END.format(1) + handler + ENGINE + FAILS),
+        *(sys.executable, "-c", handler + ENGINE + FAILS),
     )
 
     assert ran.stderr.count("Traceback") == 2
