@@ -271,14 +271,22 @@ def test_ctrl_c_interrupts_a_command_and_the_program(
 ) -> None:
     terminal = start(poprun, on_terminal)
     (poprun.directory / "enough").touch()
+    instance = debugged_instance(poprun)
+
+    def sleeps() -> bool:
+        """Return whether a signal will interrupt its call, and not come before it."""
+        return instance.status() == psutil.STATUS_SLEEPING
+
     terminal.process.send("p 1 +")
     shows(terminal, "(Pdb) p 1 +")
+    wait_for(sleeps, "the prompt to wait for more")
     terminal.process.sendintr()
     shows(terminal, "--KeyboardInterrupt--\n(Pdb)")
     terminal.process.send("c\r")
     wait_for((poprun.directory / "goes on").exists, "the instance")
     terminal.read()
     # In a call that would last for 1000 s.
+    wait_for(sleeps, "the instance to sleep")
     terminal.process.sendintr()
     shows(terminal, "-> time.sleep(1000)\n(Pdb)")
     terminal.process.send("q\r")
