@@ -353,7 +353,9 @@ def wait():
     instance = popdist.getInstanceIndex()
     try:
         open(f"runs-{{instance}}", "w").close()
-        time.sleep(1000)
+        # No long call: a signal that comes right before it does not interrupt it.
+        while True:
+            time.sleep(0.05)
     except KeyboardInterrupt:
         # A second interrupt would kill the instance meanwhile.
         time.sleep(1)
