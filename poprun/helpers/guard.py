@@ -214,7 +214,9 @@ class Guard:
             # has the write end too.
             own_process.die_with_pipe(read)
             pid, fault = processes.fork_program(
-                lambda fault: _become_mpirun(argv, environment, blocked, output, fault),
+                lambda fault: _become_mpirun(
+                    argv, environment, blocked, (read, output, output), fault
+                ),
                 os.pipe(),
                 self._poprun.fileno(),
             )
@@ -343,14 +345,15 @@ def _become_mpirun(
     argv: list[bytes],
     environment: list[bytes],
     blocked: tuple[int, ...],
-    output: int,
+    stdio: tuple[int, int, int],
     fault: int,
 ) -> None:
     """Turn this fork into mpirun; on failure write the errno."""
     try:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        # Its stdin is a pipe without data: at the end of its input, hydra's mpirun
+        # writes to a process that may have ended, and SIGPIPE would kill it.
+        for number, descriptor in enumerate(stdio):
+            os.dup2(descriptor, number)
         own_process.default_signals()
         _signal.pthread_sigmask(_signal.SIG_SETMASK, blocked)
         os.execve(argv[0], argv, processes.read_assignments(environment))

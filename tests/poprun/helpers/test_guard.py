@@ -218,6 +218,14 @@ def test_mpirun_gets_the_words_the_environment_and_the_file(guard: Driven) -> No
     assert not lives(pid)
 
 
+def test_mpirun_s_input_has_no_data_and_no_end(guard: Driven) -> None:
+    look = "import select; print(select.select([0], [], [], 0)[0])"
+    guard.start(sys.executable, "-c", look)
+
+    assert guard.wait(protocol.MPIRUN_EXITED) == [b"0"]
+    assert os.pread(guard.output, 100, 0) == b"[]\n"
+
+
 @pytest.mark.parametrize(
     ("script", "status"), [("exit 3", 3 << 8), ("kill -9 $$", signal.SIGKILL)]
 )
