@@ -128,7 +128,10 @@ class Worker:
         if thread is not None:
             self._end()
             if here not in (thread, self._making):
-                thread.join()
+                # A signal that comes just before a wait without a limit is handled
+                # only after it.
+                while thread.is_alive():
+                    thread.join(timeout=0.2)
 
     def stop(self) -> None:
         """Let the thread end, without waiting for it: no call is under way."""

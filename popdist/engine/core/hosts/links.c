@@ -218,6 +218,8 @@ static status await_since(comm *c, message *m, uint32_t count, int peer, uint64_
         c->before_long_wait(c);
     for (uint64_t now = began;; now = now_ns()) {
         give_core_up(c, began, now);
+        /* Before the messages: a member may end the group after the call that needs them. */
+        const bool ended = atomic_load_explicit(&c->head->ended, memory_order_acquire);
         status s = test_all(c, m, count, &open, &peer);
         if (s == DONE && open && now >= next_look) {
             s = look(c, peer, now - began);
@@ -225,7 +227,7 @@ static status await_since(comm *c, message *m, uint32_t count, int peer, uint64_
         }
         if (s != DONE || !open)
             return s;
-        if (atomic_load_explicit(&c->head->ended, memory_order_relaxed))
+        if (ended)
             return ENDED;
     }
 }

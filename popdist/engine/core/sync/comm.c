@@ -302,12 +302,14 @@ static status wait_since(comm *c, int peer, const _Atomic uint64_t *word, uint64
     if (c->before_long_wait)
         c->before_long_wait(c);
     for (uint64_t now = began;; now = now_ns()) {
+        /* Before the word: a member may end the group after the call that is waited for. */
+        const bool ended = atomic_load_explicit(&c->head->ended, memory_order_acquire);
         if (atomic_load_explicit(word, memory_order_acquire) >= target) {
             if (yields)
                 note_yielded(&c->waits, now - began, computed_in_wait(c) - computed);
             return DONE;
         }
-        if (atomic_load_explicit(&c->head->ended, memory_order_relaxed))
+        if (ended)
             return ENDED;
         if (now >= next_look) {
             status s = check_wait(c, peer, word, target, now - began);
