@@ -147,14 +147,9 @@ def start_on_three(
     return JoinedJob(bed, *words, *options, **named)
 
 
-def lose(*hosts: Host) -> None:
-    """Let poprun lose hosts whose sshd goes on."""
-    # At the same time: the first one must not be back before the second one is lost.
-    kills = [
-        host.start("pkill", "-KILL", "-f", "host/agent_entry.py") for host in hosts
-    ]
-    for kill in kills:
-        assert kill.wait(200) == 0
+def lose(host: Host) -> None:
+    """Let poprun lose a host whose sshd goes on."""
+    host.output("pkill", "-KILL", "-f", "host/agent_entry.py")
 
 
 @pytest.fixture
@@ -339,12 +334,22 @@ def test_nodes_join_that_slurm_gives_to_the_job(make_bed: Callable[..., Bed]) ->
 
 def test_two_hosts_return_at_once(bed: Bed) -> None:
     job = start_on_three(bed)
-    lose(bed["h1"], bed["h2"])
+    # The first one must not be back before the second one is lost.
+    send_to_sshds(bed, signal.SIGSTOP)
+    lose(bed["h1"])
+    lose(bed["h2"])
     job.wait_for_text("2 instances go on as generation")
+    send_to_sshds(bed, signal.SIGCONT)
     job.wait_for_text("6 instances go on as generation")
     job.wait_for_steps()
 
     assert job.finish() == [f"{rank} 6 6 2" for rank in range(6)]
+
+
+def send_to_sshds(bed: Bed, number: int) -> None:
+    """Send a signal to what listens for sshd on all hosts but the first."""
+    for host in bed.hosts[1:]:
+        host.output("sh", "-c", f"kill -{number} $(cat /run/sshd.pid)")
 
 
 def test_a_host_that_is_cut_off_for_a_moment_leaves_no_old_instances(bed: Bed) -> None:
