@@ -418,7 +418,7 @@ def test_an_elastic_job_grows_on_nodes_that_slurm_adds(
 ) -> None:
     program = (
         "touch /tmp/runs-$POPDIST_RESTART_COUNT-$RANK; "
-        "test $POPDIST_RESTART_COUNT != 0 || sleep 600; echo $RANK $(hostname)"
+        "test $POPDIST_RESTART_COUNT != 0 || exec sleep 600; echo $RANK $(hostname)"
     )
     often_searching = str(ROOT / "tests" / "often_searching_poprun.py")
     words = poprun(mpi, "-n", "4", "--min-instances", "2", "sh", "-c", program)

@@ -14,9 +14,10 @@ pytestmark = pytest.mark.mpi
 
 # Its waits are short.
 POPRUN = str(ROOT / "tests" / "often_searching_poprun.py")
-# Runs on in the first attempt, and tells what it is in each other.
+# Runs on in the first attempt, and tells what it is in each other. No shell outlives
+# the sleep and does so too.
 PROGRAM = (
-    "touch /tmp/runs-$RANK; test $POPDIST_RESTART_COUNT != 0 || sleep 600; "
+    "touch /tmp/runs-$RANK; test $POPDIST_RESTART_COUNT != 0 || exec sleep 600; "
     "echo $RANK of $WORLD_SIZE, replicas $POPDIST_NUM_TOTAL_REPLICAS on $(uname -n)"
 )
 
