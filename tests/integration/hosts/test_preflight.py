@@ -436,6 +436,11 @@ def test_a_machine_is_one_host_under_all_its_names(hosts: Bed) -> None:
     )
 
 
+# poprun, which waits for hosts for longer.
+PATIENT = (
+    "from poprun.reach.connections import agents; agents.ANSWER_LIMIT_S = 100.0; "
+    "from poprun.__main__ import main; main()"
+)
 # Connects twice, and says nothing: others are dropped meanwhile.
 CONNECT_TWICE = (
     "import socket, sys; s = [socket.create_connection(('h1', 22)) for _ in range(2)]; "
@@ -459,7 +464,8 @@ def test_an_sshd_may_drop_connections_when_there_are_many(make_bed: Make) -> Non
     assert silent.stdout.readline() == b"[b'S', b'S']\n"
 
     job = bed.front.start(
-        *(*JOB, "--host", ",".join(names), "-n", "6", "hostname"),
+        *("python3", "-c", PATIENT, *JOB[1:]),
+        *("--host", ",".join(names), "-n", "6", "hostname"),
         stderr=subprocess.PIPE,
     )
     log = bed["h1"].path("/var/log/sshd")
