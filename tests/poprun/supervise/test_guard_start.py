@@ -119,7 +119,11 @@ def test_a_guard_has_the_environment_that_it_is_given_and_speaks_into_a_file(
 ) -> None:
     guard = start({"NAME": "value", "": "exec accepts no empty name"})
     process = psutil.Process(guard.pid)
-    wait_for(lambda: process.cmdline()[4:5] == ["guard"], "the guard's exec")
+    # The kernel shows a new command line before the new environment.
+    wait_for(
+        lambda: process.cmdline()[4:5] == ["guard"] and bool(process.environ()),
+        "the guard's exec",
+    )
 
     assert process.environ() == {"NAME": "value"}
     files = [os.readlink(f"/proc/{guard.pid}/fd/{number}") for number in range(3)]
