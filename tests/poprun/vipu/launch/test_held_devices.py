@@ -81,12 +81,14 @@ def grant(launch: Launch) -> Grant:
 @pytest.fixture
 def held(recorder: Recorder, grant: Grant) -> Iterator[HeldDevices]:
     ANSWERS.clear()
-    devices = HeldDevices(lambda: cast("Inventory", recorder), grant, 1.0)
+    # It is not renewed during a test.
+    lasting = with_lease_s(grant, 12 * SOON_S)
+    devices = HeldDevices(lambda: cast("Inventory", recorder), lasting, SOON_S)
     yield devices
     devices.release()
 
 
-def short(grant: Grant, lease_s: float) -> Grant:
+def with_lease_s(grant: Grant, lease_s: float) -> Grant:
     return replace(grant, lease=replace(grant.lease, lease_s=lease_s))
 
 
@@ -197,7 +199,9 @@ def test_a_job_that_asks_for_nothing_needs_no_thread(
 def test_the_lease_is_renewed_until_it_is_released(
     recorder: Recorder, grant: Grant
 ) -> None:
-    held = HeldDevices(lambda: cast("Inventory", recorder), short(grant, 0.03), 1.0)
+    held = HeldDevices(
+        lambda: cast("Inventory", recorder), with_lease_s(grant, 0.03), SOON_S
+    )
     until(lambda: time.monotonic() >= held.deadline(0.0))
     held.tick(time.monotonic())
     until(lambda: recorder.calls.count("renew") >= 3)
@@ -209,7 +213,9 @@ def test_the_lease_is_renewed_until_it_is_released(
 
 def test_it_is_not_renewed_before_it_is_time(recorder: Recorder, grant: Grant) -> None:
     before = time.monotonic()
-    held = HeldDevices(lambda: cast("Inventory", recorder), short(grant, 60.0), 1.0)
+    held = HeldDevices(
+        lambda: cast("Inventory", recorder), with_lease_s(grant, 60.0), SOON_S
+    )
     after = time.monotonic()
     assert before + 5 <= held.deadline(0.0) <= after + 5
     held.tick(held.deadline(0.0) - 0.1)
@@ -226,7 +232,9 @@ def test_an_inventory_that_is_away_for_a_while_takes_nothing(
     recorder: Recorder, grant: Grant, error: VipuError
 ) -> None:
     recorder.failures["renew"] = [error, error]
-    held = HeldDevices(lambda: cast("Inventory", recorder), short(grant, 0.03), 1.0)
+    held = HeldDevices(
+        lambda: cast("Inventory", recorder), with_lease_s(grant, 0.03), SOON_S
+    )
     held.tick(time.monotonic() + 1)
     until(lambda: recorder.calls.count("renew") >= 4)
     held.attach(0, os.getpid(), ANSWERS.append)
@@ -238,7 +246,9 @@ def test_an_inventory_that_is_away_for_a_while_takes_nothing(
 
 def test_a_lost_lease_is_reported_once(recorder: Recorder, grant: Grant) -> None:
     recorder.failures["renew"] = [LeaseEndedError("It is over."), LeaseEndedError("X")]
-    held = HeldDevices(lambda: cast("Inventory", recorder), short(grant, 0.03), 1.0)
+    held = HeldDevices(
+        lambda: cast("Inventory", recorder), with_lease_s(grant, 0.03), SOON_S
+    )
     held.tick(time.monotonic() + 1)
 
     assert select.select([held.fileno()], [], [], SOON_S)[0]
@@ -338,7 +348,7 @@ def test_in_a_real_inventory_the_ipus_are_free_again(
 ) -> None:
     grant = launch("P", instances=2, replicas=4)
     path = inventory.location
-    held = HeldDevices(lambda: EmbeddedInventory(path, host="h1"), grant, 1.0)
+    held = HeldDevices(lambda: EmbeddedInventory(path, host="h1"), grant, SOON_S)
     held.attach(1, os.getpid(), ANSWERS.append)
     assert answer_of(held).refusal == ""
 
