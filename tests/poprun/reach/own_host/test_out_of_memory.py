@@ -75,7 +75,11 @@ def test_this_process_is_asked_about_if_no_other_is() -> None:
     own = Path("/proc/self/cgroup").read_text()
 
     assert own
-    assert read_group() == read_group(own, "/sys/fs/cgroup")
+    before = read_group(own, "/sys/fs/cgroup")
+    found = read_group()
+    # Others of the group may be killed meanwhile.
+    assert found == replace(before, kills=found.kills)
+    assert found.kills >= before.kills
 
 
 def test_the_tightest_limit_counts_of_those_that_a_group_is_in(tmp_path: Path) -> None:
@@ -103,10 +107,13 @@ def test_without_a_lower_limit_the_memory_of_the_host_is_the_limit() -> None:
     total = machine_memory(meminfo)
     assert total is not None
 
+    before = read_group()
+
     found = read_host()
 
-    limit = read_group().limit or total
-    assert found == replace(read_group(), limit=limit, host_kills=found.host_kills)
+    # Others of the group may be killed meanwhile.
+    assert before.kills <= found.kills <= read_group().kills
+    assert found.limit == (before.limit or total)
 
 
 def test_the_kills_of_the_whole_machine_are_those_that_the_kernel_counts() -> None:
