@@ -27,10 +27,10 @@ from poprun.wire.channel import Channel, connect
 from poprun.wire.events import Event
 
 Messages = list[tuple[int, list[bytes]]]
-MPIRUN_PID = 4_000_000  # above what the kernel gives
+MPIRUN_PID = 4_200_000  # above what the kernel gives
 # How long the loop of one test may run.
 LIMIT_S = 200.0
-GUARD_PID = 4_100_000
+GUARD_PID = 4_300_000
 
 
 class Peer:

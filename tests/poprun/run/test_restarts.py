@@ -470,7 +470,7 @@ def test_a_signal_during_the_wait_ends_and_undoes_the_job(
 def test_a_guard_that_has_died_is_replaced_by_one_that_knows_what_to_undo(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dead = Guard(4_000_000)
+    dead = Guard(4_200_000)
     monkeypatch.setattr(restarts, "start_guard", lambda environ: GUARD)
     played = Played([SUCCEEDED])
 

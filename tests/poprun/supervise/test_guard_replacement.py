@@ -30,7 +30,7 @@ from poprun.wire.channel import Channel
 from poprun.wire.events import Event
 
 Messages = list[tuple[int, list[bytes]]]
-NO_PROCESS = 4_100_000  # above what the kernel gives
+NO_PROCESS = 4_200_000  # above what the kernel gives
 MARK = b"POPDIST_JOB_ID=abc"
 
 
