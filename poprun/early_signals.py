@@ -31,8 +31,12 @@ _NAMES = {
 _CHECK_S = 1.0
 _IDLE_CPU_S = 0.005
 _MOST_CHECKS = 30
+# A check that is later than that says nothing: poprun was stopped, or got no CPU.
+_LATE_S = 1.1
 
-# STATE: the CPU time of this process at the last check, and the checks to come.
+# STATE: the time of the last check, the CPU time of this process then, and the checks
+# to come.
+_checked_at = 0.0
 _cpu_s = 0.0
 _checks_left = _MOST_CHECKS
 
@@ -94,12 +98,13 @@ def call_after_message(function: "Callable[[int, str], object]") -> None:
 
 def _unblock_if_idle(number: int, frame: "FrameType | None") -> None:
     """Let the signals come if poprun has waited since the last check."""
-    global _cpu_s, _checks_left
-    used_s = time.process_time()
+    global _checked_at, _cpu_s, _checks_left
+    now, used_s = time.monotonic(), time.process_time()
     _checks_left -= 1
-    if used_s - _cpu_s < _IDLE_CPU_S or not _checks_left:
+    is_idle = used_s - _cpu_s < _IDLE_CPU_S and now - _checked_at < _LATE_S
+    if is_idle or not _checks_left:
         unblock()
-    _cpu_s = used_s
+    _checked_at, _cpu_s = now, used_s
 
 
 def unblock() -> None:

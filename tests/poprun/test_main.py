@@ -89,6 +89,31 @@ def test_a_signal_waits_while_slow_imports_delay_the_options() -> None:
     assert (ran.returncode, ran.stdout) == (143, "read\n")
 
 
+def test_a_poprun_that_is_stopped_does_not_wait_for_its_options() -> None:
+    # It is stopped after the first check, until after the time of the second one.
+    body = f"""
+    import time
+    used, checks = time.process_time, []
+    time.process_time = lambda: checks.append(used()) or checks[-1]
+    parent = os.getpid()
+    if not os.fork():
+        while os.getppid() == parent:
+            if open(f'/proc/{{parent}}/stat').read().split()[2] == 'T':
+                time.sleep(1.5)
+                os.kill(parent, signal.SIGCONT)
+            time.sleep(0.01)
+        os._exit(0)
+    os.kill(os.getpid(), {int(signal.SIGTERM)})
+    while not checks: 1
+    os.kill(os.getpid(), signal.SIGSTOP)
+    print('read', flush=True)
+    {READ}
+    """
+    ran = run(body)
+
+    assert (ran.returncode, ran.stdout) == (143, "read\n")
+
+
 @pytest.mark.parametrize("handler", ["SIG_DFL", "SIG_IGN"])
 def test_the_timer_of_the_options_ends_with_them(handler: str) -> None:
     body = f"{READ}print(*signal.getitimer(signal.ITIMER_REAL))\nreturn 0"
