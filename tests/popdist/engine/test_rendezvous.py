@@ -271,11 +271,21 @@ def test_one_that_says_nothing_is_sent_away_when_all_have_come() -> None:
 
 
 def test_those_who_wait_in_vain_name_the_ones_that_are_absent() -> None:
+    # For member 0 no time passes until it has heard of member 3, and then all of it.
+    body = """
+        from popdist.engine.meet import deadlines
+        from popdist.engine.meet.leader import Leader
+        admit, waited = Leader._admit, [0.0]
+        deadlines.monotonic = lambda: waited[0]
+        def admit_and_wait(*arguments):
+            admit(*arguments)
+            waited[0] = 5.0
+        Leader._admit = admit_and_wait
+        join(timeout=5)
+    """
     with Meeting(4) as meeting:
-        third = meeting.start(3, UNTIL_SIGNAL + "join()")
-        meeting.wait_for_line(0)
-        os.kill(third, signal.SIGUSR1)
-        meeting.start(0, "join(timeout=5)")
+        meeting.start(3)
+        meeting.start(0, body)
         ended = meeting.finish()
 
     refusal = (
