@@ -28,11 +28,12 @@ _KEPT: list[object] = []
 
 @dataclass
 class _End:
-    """One end of a message, whose memory is in use until it is done."""
+    """A rank's end of a message, whose memory is in use until it is done."""
 
     address: int
     nbytes: int
     sends: bool
+    rank: int
     other: "_End | None" = None
     tested: bool = False
     done: bool = False
@@ -85,13 +86,13 @@ class FakeLinks:
             self.senders[tag % TAGS].add(own)
             self.nbytes[tag % TAGS] += nbytes
             self.sent.append(Sent(own, to, tag % TAGS, nbytes))
-        self._begin(_End(data, nbytes, True), (own, to, tag), request)
+        self._begin(_End(data, nbytes, True, own), (own, to, tag), request)
         return self.errors.get("isend", 0)
 
     def _irecv(
         self, data: int, nbytes: int, _: int, of: int, tag: int, own: int, request: int
     ) -> int:
-        self._begin(_End(data, nbytes, False), (of, own, tag), request)
+        self._begin(_End(data, nbytes, False, own), (of, own, tag), request)
         return self.errors.get("irecv", 0)
 
     def _begin(self, end: _End, ends: tuple[int, int, int], request: int) -> None:
@@ -105,10 +106,10 @@ class FakeLinks:
             else:
                 alone.append(end)
 
-    def awaited(self) -> list[tuple[int, int]]:
-        """Return the addresses and sizes of receives that are not done."""
+    def awaited(self, rank: int) -> list[tuple[int, int]]:
+        """Return the addresses and sizes of a rank's receives that are not done."""
         ends = [end for end in self._ends if not end.sends and not end.done]
-        return [(end.address, end.nbytes) for end in ends]
+        return [(end.address, end.nbytes) for end in ends if end.rank == rank]
 
     def deliver(self, data: NDArray[np.uint8], source: int, to: int, tag: int) -> None:
         """Send a message that is awaited, and write it to its receiver's memory."""

@@ -356,7 +356,7 @@ def end_in_the_middle(
     length = out.nbytes if operation is BROADCAST else SHARE
 
     def stop(peer: int, waited: float) -> None:
-        if any(nbytes >= SHARE for _, nbytes in job.links.awaited()):
+        if any(nbytes >= SHARE for _, nbytes in job.links.awaited(first.rank)):
             raise TimeoutError
 
     first.look_while_waiting = stop  # type: ignore[method-assign]
@@ -387,7 +387,7 @@ def test_an_array_lives_as_long_as_a_message_may_be_written_to_it(
         del source, out
         gc.collect()
 
-        late = [at for at, nbytes in job.links.awaited() if nbytes >= SHARE]
+        late = [at for at, nbytes in job.links.awaited(0) if nbytes >= SHARE]
         assert late
         assert all(begin <= at < end for at in late)
         assert is_alive() is not None
