@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,8 @@ def test_one_process_alone_measures_the_engine_and_the_floor(tmp_path: Path) -> 
     words = [*COMMAND, "--sizes", "2,1K,64K", "--peers", "none", "--json", str(file)]
     words += ["--plot", str(picture), "--load", "1"]
     words += ["--op", "all_reduce,reduce_scatter,all_gather"]
+    # It makes its cache of fonts, which it would tell of if that took long.
+    import_module("matplotlib.font_manager")
 
     ran = subprocess.run([sys.executable, *words], capture_output=True, text=True)
 
