@@ -21,6 +21,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import poptorch
 from poptorch import AsynchronousDataAccessor, SharingStrategy
+from poptorch.data import accessor as accessors
 
 pytestmark = [
     # A fork of a process with threads, and more workers than this machine has cores.
@@ -69,6 +70,13 @@ def find_worker() -> Callable[[], BaseProcess]:
         return worker
 
     return find
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a worker take as long to end as it may on a busy machine."""
+    monkeypatch.setattr(accessors, "GRACE_S", 200.0)
+    monkeypatch.setattr(accessors, "LOOK_S", 200.0)
 
 
 def kill(worker: BaseProcess) -> None:
@@ -351,6 +359,7 @@ def test_an_error_of_the_data_set_is_raised_where_its_batch_would_be() -> None:
     accessor.terminate()
 
 
+@pytest.mark.usefixtures("patience")
 def test_the_death_of_the_loading_process_is_an_error() -> None:
     def make(index: int) -> torch.Tensor:
         if index == 1:
@@ -367,6 +376,7 @@ def test_the_death_of_the_loading_process_is_an_error() -> None:
     accessor.terminate()
 
 
+@pytest.mark.usefixtures("patience")
 def test_a_worker_killed_while_it_waits_is_an_error(
     find_worker: Callable[[], BaseProcess],
 ) -> None:
@@ -383,6 +393,7 @@ def test_a_worker_killed_while_it_waits_is_an_error(
 
 
 @pytest.mark.parametrize("batches", [1, 4])
+@pytest.mark.usefixtures("patience")
 def test_a_worker_killed_between_passes_is_an_error(
     batches: int, find_worker: Callable[[], BaseProcess]
 ) -> None:
@@ -515,6 +526,7 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("in_a_cycle", [False, True])
+@pytest.mark.usefixtures("patience")
 def test_a_worker_that_waits_ends_with_its_accessor(
     in_a_cycle: bool, find_worker: Callable[[], BaseProcess]
 ) -> None:
