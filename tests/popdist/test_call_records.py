@@ -15,9 +15,8 @@ from popdist.engine.shm.arena import FILE_NAME
 from popdist.engine.spec import dtypes, operations
 from popdist.errors import SettingError
 from popdist.recorder import ProcessRecorder
-from poprun.host.calls_in_progress import read_calls
 from poprun.trace.record_files import Call, ProcessRecords, read_process
-from tests.popdist.engine.members import Me, Members, errors, group_of
+from tests.popdist.engine.members import Me, Members, errors, group_of, waits_in
 
 ONES = np.ones(10, np.float32)
 
@@ -101,12 +100,8 @@ def test_what_a_process_was_in_when_it_was_killed_is_recorded(tmp_path: Path) ->
         else:
             group.all_reduce(ONES)
 
-    def in_second_call() -> bool:
-        calls = read_calls(members.pids[0])
-        return any(c.num_calls == 2 and c.waits_since is not None for c in calls)
-
     with Members(2, member) as members:
-        wait_for(in_second_call, "the second call")
+        wait_for(lambda: waits_in(members.pids[0], 2), "the second call")
         members.signal(0, signal.SIGKILL)
         members.signal(1, signal.SIGKILL)
         members.finish()

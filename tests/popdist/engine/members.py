@@ -26,6 +26,7 @@ from popdist.engine.meet.meeting import Meeting
 from popdist.engine.shm.shm_transport import ShmTransport
 from popdist.engine.transport import Transport
 from popdist.engine.tuning import Tuning
+from poprun.host.calls_in_progress import read_calls
 
 # Small enough that arrays need several blocks, and without much spinning: members
 # outnumber the cores in most tests.
@@ -278,6 +279,12 @@ def results(
 def errors(ended: Sequence[Ended]) -> list[tuple[type, str] | None]:
     """Return the type and the words of the error of each member that has one."""
     return [(type(e.error), str(e.error)) if e.error else None for e in ended]
+
+
+def waits_in(pid: int, number: int) -> bool:
+    """Return whether a member waits in its call with this number."""
+    calls = read_calls(pid)
+    return any(c.num_calls == number and c.waits_since is not None for c in calls)
 
 
 def error_of(call: Callable[[], Any]) -> tuple[str, str]:

@@ -22,7 +22,6 @@ from popdist.errors import (
     PeerLostError,
 )
 from popdist.negotiation.packets import Packets
-from poprun.host.calls_in_progress import read_calls
 from tests.popdist.engine.members import (
     LONG,
     MANY,
@@ -32,6 +31,7 @@ from tests.popdist.engine.members import (
     errors,
     results,
     run,
+    waits_in,
 )
 
 
@@ -501,12 +501,6 @@ def test_each_call_that_waits_long_for_one_member_is_told(call: str) -> None:
         ended = members.finish()
 
     assert [e.error for e in ended] == [None] * 2
-
-
-def waits_in(pid: int, number: int) -> bool:
-    """Return whether a member waits in its call with this number."""
-    calls = read_calls(pid)
-    return any(c.num_calls == number and c.waits_since is not None for c in calls)
 
 
 def without_limit(error: tuple[type, str] | None) -> tuple[type, str] | None:

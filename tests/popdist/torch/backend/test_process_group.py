@@ -1,6 +1,7 @@
 """Process groups: their members, and what happens when one of them does not come."""
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from conftest import wait_for
 
 from popdist.session import STATE
 from popdist.settings import Settings
+from tests.popdist.engine.members import Me, errors, run, waits_in
 from tests.popdist.torch.distributed import ends_of, on_all, world
 
 pytestmark = pytest.mark.usefixtures("each_transport")
@@ -40,12 +42,18 @@ def test_a_member_that_does_not_come_is_named(
         if rank == 1:
             for other in (0, 2):
                 wait_for((tmp_path / f"{other}").exists, "the others' errors")
+        if rank == 0:
+            # Member 0 gives up, when member 2 waits: that would be named, too.
+            world().set_timeout(timedelta(seconds=1))
+            if "shm" in request.node.name:
+                pid = world().engine_group.pidfds[2].pid
+                wait_for(lambda: waits_in(pid, 2), "member 2")
         try:
             dist.all_reduce(torch.ones(1))
         finally:
             (tmp_path / f"{rank}").touch()
 
-    texts = [str(e.error) for e in ends_of(tmp_path, 3, member, timeout=5)]
+    texts = [str(e.error) for e in ends_of(tmp_path, 3, member, timeout=1000)]
     assert "Instance 1 did not take its part in all_reduce (sum, oneshot)" in texts[0]
     assert "Here that is the timeout of init_process_group" in texts[0]
     assert texts[2].startswith("popdist: ")
@@ -54,6 +62,22 @@ def test_a_member_that_does_not_come_is_named(
     if "shm" in request.node.name:
         assert "Instance 1 is in no call since call 1, barrier." in texts[0]
         assert texts[1].startswith("popdist: ")
+
+
+def test_members_wait_as_long_as_the_process_group_says(tmp_path: Path) -> None:
+    def member(me: Me) -> None:
+        dist.init_process_group(
+            "popdist",
+            store=dist.FileStore(str(tmp_path / "store"), 2),
+            rank=0,
+            world_size=2,
+            timeout=timedelta(seconds=1.5),
+        )
+
+    (alone,) = errors(run(1, member))
+
+    assert alone is not None
+    assert alone[1].startswith("popdist: Instance 0 has waited 1.5 s for instance 1 to")
 
 
 def test_a_member_that_dies_is_named(tmp_path: Path) -> None:
