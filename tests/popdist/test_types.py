@@ -1,4 +1,5 @@
 import ast
+import fcntl
 import inspect
 import re
 import subprocess
@@ -15,19 +16,24 @@ from popdist.engine.group import Group
 from popdist.groups.partitioned import ReplicaGroups
 
 PROGRAM = Path(__file__).with_name("typed_program.py")
+CACHE = "build/mypy"
 STUB = ast.parse(Path(signatures.__file__).with_suffix(".pyi").read_text())
 
 
 def check(program: Path) -> str:
     # Not with this project's own settings: a user has none of them.
     settings = ["--strict", "--config-file=", "--no-error-summary"]
-    found = subprocess.run(
-        [sys.executable, "-m", "mypy", *settings, "--cache-dir", "build/mypy", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    (ROOT / "build").mkdir(exist_ok=True)
+    # One mypy at a time uses the cache: another one fails if it finds it locked.
+    with open(ROOT / "build/mypy.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = subprocess.run(
+            [sys.executable, "-m", "mypy", *settings, "--cache-dir", CACHE, program],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     return found.stdout + found.stderr
 
 
