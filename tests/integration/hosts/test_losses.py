@@ -205,6 +205,14 @@ def test_a_host_that_is_cut_off_is_named_and_cleans_up_by_itself(bed: Bed) -> No
     assert "The host h1 was lost: it does not answer" in stderr
 
 
+# poprun, which takes a host for lost some seconds later: an instance that is slow to
+# detect it has time to fail.
+PATIENT = (
+    "from poprun.reach.connections import silence; silence.SILENT_S = 14.0; "
+    "from poprun.__main__ import main; main()"
+)
+
+
 def test_a_host_that_is_cut_off_is_the_cause_although_others_fail_before(
     make_bed: Callable[..., Bed],
 ) -> None:
@@ -217,8 +225,8 @@ def test_a_host_that_is_cut_off_is_the_cause_although_others_fail_before(
         "while True: group.all_reduce(np.ones(1000))\n"
     )
     job = bed.front.start(
-        *("poprun", "--mpirun=local", "--offline-mode=yes", "--host=h0,h1", "-n2"),
-        *("python3", "-c", program),
+        *("python3", "-c", PATIENT, "--mpirun=local", "--grace=60"),
+        *("--offline-mode=yes", "--host=h0,h1", "-n2", "python3", "-c", program),
         stderr=subprocess.PIPE,
         text=True,
     )
