@@ -267,7 +267,8 @@ class RemoteHost:
             )
             return
         now = time.monotonic()
-        self._silence.note_heard(now)
+        if received:
+            self._silence.note_heard(now)
         if self._finishes_by < inf:
             self._finishes_by = inf if self.finished else now + FINISH_S
         try:

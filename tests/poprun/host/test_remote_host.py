@@ -12,7 +12,7 @@ import pytest
 from poprun.host import remote_host
 from poprun.host.remote_host import RemoteHost
 from poprun.output import waiter
-from poprun.reach.connections.silence import SUSPECTED_S
+from poprun.reach.connections.silence import SILENT_S, SUSPECTED_S
 from poprun.vipu.launch.held_devices import Answer, Reply
 from poprun.vipu.leases import ProcessIdentity
 from poprun.wire import codec, protocol
@@ -171,6 +171,20 @@ def test_a_suspected_host_is_lost_earlier_if_it_acknowledges_nothing() -> None:
 
     assert [type(event) for event in silent.events] == [HostLost]
     assert slow.events == []
+
+
+def test_a_look_for_losses_is_no_answer_of_a_silent_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent = FakeAgent(loss_check=lambda: True)
+    later = time.monotonic() + SILENT_S
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+
+    agent.host.take_in_losses()
+    agent.host.tick(later)
+    agent.close()
+
+    assert [type(event) for event in agent.events] == [HostLost]
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
