@@ -22,7 +22,7 @@ from poprun.host.host_link import ClockReading
 from poprun.job.values import HostJob
 from poprun.output.stdin import StdinFeeder
 from poprun.output.stream_ends import STREAMS, OutputReader
-from poprun.output.waiter import READ, WRITE, Interest
+from poprun.output.waiter import READ, WRITE, Interest, serve
 from poprun.reach.connections.agent_connection import (
     INVALID_MESSAGE,
     START_S,
@@ -198,8 +198,9 @@ class RemoteHost:
             self._lose(f"its agent is not ready for the job within {START_S:.0f} s")
 
     def take_in_losses(self) -> None:
+        # If nothing has come, its silence goes on.
         if not self._is_lost:
-            self._on_agent()
+            serve([Interest(self._channel.fileno(), READ, self._on_agent)], 0.0)
 
     def suspect_loss(self) -> None:
         self._silence.suspect()
@@ -267,8 +268,7 @@ class RemoteHost:
             )
             return
         now = time.monotonic()
-        if received:
-            self._silence.note_heard(now)
+        self._silence.note_heard(now)
         if self._finishes_by < inf:
             self._finishes_by = inf if self.finished else now + FINISH_S
         try:
