@@ -19,7 +19,7 @@ held[::4096] = b"x" * len(held[::4096])
 def wait_for_stop():
     while not os.path.exists("/tmp/stop"):
         # A whole line: popctl attaches between any two writes.
-        os.write(1, f"on {os.uname().nodename}\n".encode())
+        os.write(1, f"on {os.uname().nodename}\\n".encode())
         time.sleep(0.1)
 wait_for_stop()
 """
